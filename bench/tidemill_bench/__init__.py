@@ -1,0 +1,1 @@
+"""Load clients and measurements, run by command and never by a test."""

@@ -1,0 +1,1 @@
+"""Functions the engine calls on tensors: a folder per operator, a plain reference beside each kernel."""
