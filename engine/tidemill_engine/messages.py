@@ -1,6 +1,7 @@
-"""What the API process and the core process say to each other: one frame each way per step, length-prefixed msgspec.
+"""What the API process and the core process say to each other: one frame each way per step.
 
-Knows the wire only: no sockets, no tensors, no HTTP. Both processes import it, so it stays free of torch and aiohttp.
+Knows the wire only: no sockets, no tensors, no HTTP. Both processes import it, so it stays free of torch and
+aiohttp.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """One sequence to generate (an HTTP request with n=4 is four of these, the same `seed` and siblings 0..3)."""
+    """One sequence to generate (an HTTP request with n=4 is four of these: one `seed`, siblings 0..3)."""
 
     request_id: str
     prompt_token_ids: list[int]
@@ -72,7 +73,11 @@ class TokenLogprobs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
-    """The tokens that one step gave to one request. The last one of a request carries `finish_reason`."""
+    """The tokens that one step gave to one request. The last one of a request carries `finish_reason`.
+
+    A stop token (EOS, or one of `stop_token_ids`) is counted, so it is the last of `token_ids`, and it is named by
+    `stop_token_id` so that its text is left out. An error may come without any token.
+    """
 
     request_id: str
     token_ids: list[int]
@@ -109,7 +114,7 @@ class CoreFailed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Loading failed or the core gives up; the core exits non-zero right after."""
 
     reason: str
-    """CamelCase, fit for a Kubernetes condition: ModelNotFound, ModelLoadFailed, OutOfMemory, InternalError."""
+    """CamelCase, fit for a condition: ModelNotFound, ModelLoadFailed, OutOfMemory, InternalError."""
     message: str
 
 

@@ -1,0 +1,118 @@
+"""What the engine core is told at its start, as small frozen values; a bad one raises with field and value.
+
+Knows limits and defaults. Does not read flags, environment, files or the machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+
+from tidemill_engine.errors import InvalidConfig
+
+Dtype = Literal["auto", "bfloat16", "float32"]
+DTYPES: tuple[Dtype, ...] = ("auto", "bfloat16", "float32")
+
+
+def _require(condition: bool, name: str, value: object, wanted: str) -> None:
+    """Raise unless the condition holds."""
+    if not condition:
+        raise InvalidConfig(f"{name} must be {wanted}, not {value!r}", param=name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Which model, in which number format, and how long a sequence may be (None: what the model allows)."""
+
+    uri: str
+    dtype: Dtype = "auto"
+    max_model_len: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _require(self.dtype in DTYPES, "dtype", self.dtype, f"one of {', '.join(DTYPES)}")
+        _require(
+            self.max_model_len is None or self.max_model_len >= 1, "max_model_len", self.max_model_len, ">= 1"
+        )
+        _require(0 <= self.seed < 2**63, "seed", self.seed, "between 0 and 2**63 - 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheConfig:
+    """The paged KV cache: `num_blocks`, else `memory_bytes`, else what the machine's memory allows."""
+
+    block_size: int = 32
+    num_blocks: int | None = None
+    memory_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        is_power = self.block_size > 0 and self.block_size & (self.block_size - 1) == 0
+        _require(
+            is_power and self.block_size <= 1024, "block_size", self.block_size, "a power of two up to 1024"
+        )
+        _require(self.num_blocks is None or self.num_blocks >= 1, "num_kv_blocks", self.num_blocks, ">= 1")
+        _require(
+            self.memory_bytes is None or self.memory_bytes >= 1,
+            "kv_cache_memory_bytes",
+            self.memory_bytes,
+            ">= 1",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watermarks:
+    """Shares of the KV cache: admission stops above `high` and, once shut, opens again below `low`."""
+
+    high: float = 0.90
+    low: float = 0.70
+    critical: float = 0.95
+
+    def __post_init__(self) -> None:
+        _require(
+            0.0 < self.low < self.high < self.critical <= 1.0,
+            "watermarks",
+            (self.low, self.high, self.critical),
+            "ordered 0 < low < high < critical <= 1",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulerConfig:
+    """Hard limits of one step, and the watermarks."""
+
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 512
+    watermarks: Watermarks = field(default_factory=Watermarks)
+
+    def __post_init__(self) -> None:
+        _require(1 <= self.max_num_seqs <= 65536, "max_num_seqs", self.max_num_seqs, "between 1 and 65536")
+        _require(
+            1 <= self.max_num_batched_tokens <= 1 << 20,
+            "max_num_batched_tokens",
+            self.max_num_batched_tokens,
+            "between 1 and 1048576",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoreConfig:
+    """Everything the core process is told; crosses to it as JSON."""
+
+    model: ModelConfig
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    log_level: str = "info"
+
+    def to_json(self) -> str:
+        """Return the text for `--config`."""
+        return msgspec.json.encode(self).decode()
+
+    @staticmethod
+    def from_json(text: str) -> CoreConfig:
+        """Read the text of `--config`; unknown shapes and bad values raise `InvalidConfig`."""
+        try:
+            return msgspec.json.decode(text, type=CoreConfig)
+        except msgspec.MsgspecError as error:
+            raise InvalidConfig(f"the core's configuration can't be read: {error}") from error
