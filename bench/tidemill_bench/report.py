@@ -56,8 +56,8 @@ class LoadReport:
 def summarize(records: Sequence[Record], workload: str, concurrency: int) -> LoadReport:
     """Reduce the records of one run.
 
-    The inter-token latency of a request is (last chunk - first chunk) / (output tokens - 1), since a chunk may
-    carry several tokens.
+    The inter-token latency of a request is (last chunk - first chunk) / (output tokens - 1): a chunk may hold
+    several tokens.
     """
     good = [r for r in records if r.error is None and r.chunk_seconds]
     bad = [r for r in records if r.error is not None]

@@ -1,7 +1,7 @@
 """Named workloads: how many prompt and output tokens each request has, drawn from a seed.
 
-Knows token counts and ids only: no network, no clock, no tokenizer. Prompts are token ids, so that every engine
-that speaks the OpenAI completions API computes exactly as many tokens as the workload says.
+Knows token counts and ids only: no network, no clock, no tokenizer. Prompts are token ids, so that every
+engine that speaks the OpenAI completions API computes exactly as many tokens as the workload says.
 """
 
 from __future__ import annotations
