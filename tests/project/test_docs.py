@@ -1,0 +1,65 @@
+"""The documentation names what exists: links resolve, every dependency, field and metric has its line."""
+
+import re
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_relative_link_leads_somewhere(page: Path) -> None:
+    missing = [
+        link for link in LINK.findall(page.read_text(encoding="utf-8")) if not (page.parent / link).exists()
+    ]
+    assert not missing
+
+
+def test_every_dependency_has_its_reason() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    groups = [*project["project"]["optional-dependencies"].values(), *project["dependency-groups"].values()]
+    names = {re.split(r"[<>=\[;]", entry)[0] for group in groups for entry in group if isinstance(entry, str)}
+    reasons = (ROOT / "docs/dependencies.md").read_text(encoding="utf-8")
+    assert names
+    assert not [name for name in sorted(names) if name not in reasons]
+
+
+def spec_fields(schema: dict[str, Any], prefix: str = "spec") -> Iterator[str]:
+    for name, child in schema.get("properties", {}).items():
+        yield f"{prefix}.{name}"
+        yield from spec_fields(child, f"{prefix}.{name}")
+
+
+def test_the_resource_reference_names_every_field_of_the_schema() -> None:
+    crd = yaml.safe_load(
+        (ROOT / "crds/inferenceservices.serving.tidemill.dev.yaml").read_text(encoding="utf-8")
+    )
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    reference = (ROOT / "docs/crd.md").read_text(encoding="utf-8")
+    fields = list(spec_fields(schema["properties"]["spec"]))
+    assert len(fields) > 10
+    assert not [field for field in fields if f"`{field}`" not in reference]
+
+
+def test_nothing_tracked_names_a_path_of_one_machine() -> None:
+    files = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    pattern = re.compile(r"(^|[^\w.$~-])/(work|root)/|\.\./shared")
+    me = Path(__file__).relative_to(ROOT).as_posix()
+    found = []
+    for name in files:
+        path = ROOT / name
+        if name == me or path.is_symlink() or not path.is_file():
+            continue
+        text = path.read_bytes().decode("utf-8", errors="replace")
+        found += [f"{name}: {line.strip()[:80]}" for line in text.splitlines() if pattern.search(line)]
+    assert not found
