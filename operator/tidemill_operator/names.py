@@ -39,6 +39,7 @@ LABEL_ENDPOINT_SLICE_SERVICE: Final = "kubernetes.io/service-name"
 LABEL_ENDPOINT_SLICE_MANAGED_BY: Final = "endpointslice.kubernetes.io/managed-by"
 
 ANNOTATION_RESTARTED_AT: Final = f"{GROUP}/restartedAt"
+ANNOTATION_REPLICAS: Final = f"{GROUP}/replicas"
 
 ENGINE_CONTAINER: Final = "engine"
 ENGINE_PORT: Final = 8000

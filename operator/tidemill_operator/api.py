@@ -1,0 +1,199 @@
+"""Plain JSON requests to the Kubernetes API over the client of `kubernetes.aio`.
+
+Knows where each kind lives, server-side apply, preconditions and error answers. Refuses to know what an
+InferenceService is: whoever calls decides what to read and write.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+import aiohttp
+from kubernetes.aio.client.api_client import ApiClient
+from kubernetes.aio.client.configuration import Configuration
+from kubernetes.aio.client.exceptions import ApiException
+from kubernetes.aio.config.incluster_config import load_incluster_config
+from kubernetes.aio.config.kube_config import load_kube_config
+
+from tidemill_operator import names
+from tidemill_operator.errors import ApiError
+
+logger = logging.getLogger(__name__)
+
+Object = dict[str, Any]
+
+REQUEST_TIMEOUT_SECONDS: Final = 20.0
+PAGE_SIZE: Final = 500
+_APPLY: Final = "application/apply-patch+yaml"
+_PLACES: Final[Mapping[str, tuple[str, str]]] = {
+    "Pod": ("/api/v1", "pods"),
+    "Service": ("/api/v1", "services"),
+    "Secret": ("/api/v1", "secrets"),
+    "Event": ("/api/v1", "events"),
+    "Deployment": ("/apis/apps/v1", "deployments"),
+    "ReplicaSet": ("/apis/apps/v1", "replicasets"),
+    "ControllerRevision": ("/apis/apps/v1", "controllerrevisions"),
+    "EndpointSlice": ("/apis/discovery.k8s.io/v1", "endpointslices"),
+    "Ingress": ("/apis/networking.k8s.io/v1", "ingresses"),
+    "PodDisruptionBudget": ("/apis/policy/v1", "poddisruptionbudgets"),
+    "Lease": ("/apis/coordination.k8s.io/v1", "leases"),
+    names.KIND: (f"/apis/{names.API_VERSION}", names.PLURAL),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where one object lives."""
+
+    kind: str
+    namespace: str
+    name: str
+
+    @property
+    def path(self) -> str:
+        """Give the object's path below the API server's address."""
+        return f"{collection_path(self.kind, self.namespace)}/{quote(self.name, safe='')}"
+
+
+def collection_path(kind: str, namespace: str) -> str:
+    """Give the path of all objects of a kind in a namespace."""
+    prefix, plural = _PLACES[kind]
+    return f"{prefix}/namespaces/{quote(namespace, safe='')}/{plural}"
+
+
+async def load_configuration() -> Configuration:
+    """Find the API server: KUBECONFIG when set, else the pod's service account, else ~/.kube/config."""
+    configuration = Configuration()
+    in_pod = "KUBERNETES_SERVICE_HOST" in os.environ
+    if os.environ.get("KUBECONFIG") or not in_pod:
+        file = os.environ.get("KUBECONFIG") or "~/.kube/config"
+        await load_kube_config(file, client_configuration=configuration)  # type: ignore[no-untyped-call]
+    else:
+        load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    return configuration
+
+
+class Api:
+    """One connection pool to the API server; every method is one request, or one per page."""
+
+    def __init__(self, client: ApiClient) -> None:
+        self._client = client
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.close()  # type: ignore[no-untyped-call]
+
+    async def get(self, place: Place) -> Object | None:
+        """Read one object; None when there is none."""
+        try:
+            return await self._request("GET", place.path)
+        except ApiError as error:
+            if error.is_not_found:
+                return None
+            raise
+
+    async def list(self, kind: str, namespace: str, labels: Mapping[str, str] | str) -> list[Object]:
+        """Read all objects of a kind in a namespace that carry the labels, page by page."""
+        selector = labels if isinstance(labels, str) else names.selector_string(dict(labels))
+        query = {"labelSelector": selector, "limit": str(PAGE_SIZE)}
+        items: list[Object] = []
+        while True:
+            answer = await self._request("GET", collection_path(kind, namespace), query=query)
+            items.extend(answer["items"])
+            following = answer["metadata"].get("continue")
+            if not following:
+                return items
+            query["continue"] = following
+
+    async def apply(self, manifest: Object) -> Object:
+        """Server-side apply one object as the operator, taking over fields that others wrote."""
+        return await self._request(
+            "PATCH", _place_of(manifest).path, query=_apply_query(), body=manifest, content_type=_APPLY
+        )
+
+    async def apply_status(self, manifest: Object) -> Object:
+        """Server-side apply the status subresource; the object must exist."""
+        path = f"{_place_of(manifest).path}/status"
+        return await self._request("PATCH", path, query=_apply_query(), body=manifest, content_type=_APPLY)
+
+    async def create(self, manifest: Object, *, kind: str) -> Object:
+        """Create one object; 409 when it exists."""
+        path = collection_path(kind, manifest["metadata"]["namespace"])
+        return await self._request("POST", path, query={"fieldManager": names.FIELD_MANAGER}, body=manifest)
+
+    async def replace(self, manifest: Object) -> Object:
+        """Replace one object at the resourceVersion that it carries; 409 when it has moved on."""
+        return await self._request("PUT", _place_of(manifest).path, body=manifest)
+
+    async def delete(self, place: Place, preconditions: Mapping[str, str]) -> None:
+        """Delete exactly the object that was seen; one that is gone or has changed is left alone."""
+        body = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "propagationPolicy": "Background",
+            "preconditions": dict(preconditions),
+        }
+        try:
+            await self._request("DELETE", place.path, body=body)
+        except ApiError as error:
+            if not error.is_not_found:
+                raise
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Object | None = None,
+        content_type: str = "application/json",
+    ) -> Object:
+        request = f"{method} {path}"
+        headers = {"Accept": "application/json", "Content-Type": content_type}
+        try:
+            serialized = await self._client.param_serialize(
+                method,
+                path,
+                query_params=list((query or {}).items()),
+                header_params=headers,
+                body=body,
+                auth_settings=["BearerToken"],
+            )
+            answer = await self._client.call_api(*serialized, _request_timeout=REQUEST_TIMEOUT_SECONDS)
+            content = await answer.read()  # type: ignore[no-untyped-call]
+        except (TimeoutError, aiohttp.ClientError, ApiException, OSError) as error:
+            raise ApiError(
+                status=0, reason="NoAnswer", message=f"{type(error).__name__}: {error}", request=request
+            ) from error
+        return _decode(answer.status, content, request)
+
+
+def _place_of(manifest: Object) -> Place:
+    metadata = manifest["metadata"]
+    return Place(kind=manifest["kind"], namespace=metadata["namespace"], name=metadata["name"])
+
+
+def _apply_query() -> dict[str, str]:
+    return {"fieldManager": names.FIELD_MANAGER, "force": "true", "fieldValidation": "Strict"}
+
+
+def _decode(status: int, content: bytes, request: str) -> Object:
+    try:
+        parsed = json.loads(content)
+    except ValueError:
+        parsed = {}
+    if not isinstance(parsed, dict):
+        parsed = {}
+    if status < 300:
+        return parsed
+    text = content[:500].decode(errors="replace")
+    raise ApiError(
+        status=status,
+        reason=str(parsed.get("reason") or "Unknown"),
+        message=str(parsed.get("message") or text),
+        request=request,
+    )
