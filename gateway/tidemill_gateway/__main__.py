@@ -1,9 +1,95 @@
-"""Command line of this package; reads flags and environment and nothing else does."""
+"""Command line of the gateway; reads flags and nothing else does."""
+
+import argparse
+import asyncio
+import logging
+import sys
+from collections.abc import Sequence
+
+from tidemill_gateway.process import ProcessConfig, run
+from tidemill_gateway.proxy import ProxyConfig
+from tidemill_gateway.server import MIB, ServerConfig
+from tidemill_operator import names
 
 
 def main() -> None:
     """Run the command line."""
-    raise SystemExit("not built yet")
+    arguments = parse_arguments(sys.argv[1:])
+    logging.basicConfig(
+        level=arguments.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    raise SystemExit(asyncio.run(run(config_from(arguments))))
+
+
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line; exits with 2 when it is wrong."""
+    parser = argparse.ArgumentParser(prog="tidemill-gateway", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    run_parser = commands.add_parser("run", help="route requests to InferenceServices")
+    add = run_parser.add_argument
+    add("--host", default="0.0.0.0", help="address of the public port")  # noqa: S104 - it serves other pods
+    add("--port", type=_port, default=names.GATEWAY_PORT)
+    add("--admin-host", default="0.0.0.0", help="address of the health and metrics port")  # noqa: S104
+    add("--admin-port", type=_port, default=names.OPERATOR_HTTP_PORT)
+    add(
+        "--watch-namespace", action="append", default=[], metavar="NAMESPACE", help="repeatable; default: all"
+    )
+    add("--max-body-bytes", type=_positive_int, default=8 * MIB, help="larger bodies get 413")
+    add("--max-in-flight", type=_positive_int, default=4096, help="more requests at once get 429")
+    add("--connect-timeout", type=_seconds, default=3.0, help="seconds to connect to a replica")
+    add("--idle-timeout", type=_seconds, default=600.0, help="seconds a replica may send nothing before 504")
+    add("--shutdown-grace", type=_seconds, default=5.0, help="seconds to go on accepting after SIGTERM")
+    add(
+        "--shutdown-timeout",
+        type=_seconds,
+        default=300.0,
+        help="seconds that streams have to finish after that",
+    )
+    add("--log-level", choices=("debug", "info", "warning", "error"), default="info")
+    return parser.parse_args(arguments)
+
+
+def config_from(arguments: argparse.Namespace) -> ProcessConfig:
+    """Compose the configuration."""
+    return ProcessConfig(
+        host=arguments.host,
+        port=arguments.port,
+        admin_host=arguments.admin_host,
+        admin_port=arguments.admin_port,
+        namespaces=tuple(dict.fromkeys(arguments.watch_namespace)),
+        shutdown_grace_seconds=arguments.shutdown_grace,
+        shutdown_timeout_seconds=arguments.shutdown_timeout,
+        server=ServerConfig(
+            max_body_bytes=arguments.max_body_bytes,
+            max_in_flight=arguments.max_in_flight,
+            proxy=ProxyConfig(
+                connect_timeout_seconds=arguments.connect_timeout, idle_timeout_seconds=arguments.idle_timeout
+            ),
+        ),
+    )
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port <= 65535:
+        raise argparse.ArgumentTypeError(f"{port} is no port")
+    return port
+
+
+def _positive_int(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not positive")
+    return number
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 <= seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no number of seconds")
+    return seconds
 
 
 if __name__ == "__main__":

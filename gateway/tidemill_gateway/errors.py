@@ -1,0 +1,110 @@
+"""What clients are told when a request fails: always OpenAI's error object.
+
+Knows status codes, error types and codes. Refuses to know why the gateway decided so: the message is given.
+"""
+
+import json
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from tidemill_gateway.route import Refusal, RefusalKind
+
+RETRY_AFTER_SECONDS = 5
+INVALID_REQUEST = "invalid_request_error"
+SERVER_ERROR = "server_error"
+
+
+@dataclass(kw_only=True, eq=False)
+class GatewayError(Exception):
+    """A request's end as the client is told; its message may quote the client, so no log has it below 500."""
+
+    status: int
+    message: str
+    code: str
+    type: str = INVALID_REQUEST
+    param: str | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.status} {self.code}"
+
+
+def error_object(error: GatewayError) -> dict[str, object]:
+    """Write an error as OpenAI's error object."""
+    return {"error": {"message": error.message, "type": error.type, "param": error.param, "code": error.code}}
+
+
+def error_response(error: GatewayError) -> web.Response:
+    """Write an error as a response."""
+    return web.json_response(error_object(error), status=error.status, headers=error.headers)
+
+
+def error_event(error: GatewayError) -> bytes:
+    """Write an error as the last event of a stream that has already begun."""
+    return f"data: {json.dumps(error_object(error))}\n\n".encode()
+
+
+def from_refusal(refusal: Refusal) -> GatewayError:
+    """Translate routing's refusal."""
+    if refusal.kind is RefusalKind.WRONG_METHOD:
+        headers = {"Allow": refusal.allow}
+        return GatewayError(status=405, message=refusal.message, code="method_not_allowed", headers=headers)
+    if refusal.kind is RefusalKind.MODEL_MISSING:
+        return GatewayError(status=400, message=refusal.message, code="model_required", param="model")
+    if refusal.kind is RefusalKind.UNKNOWN_MODEL:
+        return GatewayError(status=404, message=refusal.message, code="model_not_found", param="model")
+    if refusal.kind is RefusalKind.UNKNOWN_SERVICE:
+        return GatewayError(status=404, message=refusal.message, code="service_not_found")
+    return GatewayError(status=404, message=refusal.message, code="not_found")
+
+
+def bad_json(reason: str) -> GatewayError:
+    """Refuse a body that is not a JSON object."""
+    return GatewayError(status=400, message=f"The body is not a JSON object: {reason}", code="invalid_json")
+
+
+def body_too_large(max_bytes: int) -> GatewayError:
+    """Refuse a body beyond the bound."""
+    message = f"The body is larger than {max_bytes} bytes."
+    return GatewayError(status=413, message=message, code="request_too_large")
+
+
+def body_too_slow(seconds: float) -> GatewayError:
+    """Give up on a client that does not send its body."""
+    message = f"The body did not arrive within {seconds:g} s."
+    return GatewayError(status=408, message=message, code="request_timeout", headers={"Connection": "close"})
+
+
+def overloaded(max_in_flight: int) -> GatewayError:
+    """Refuse a request because the gateway itself is full."""
+    return GatewayError(
+        status=429,
+        message=f"This gateway already has {max_in_flight} requests in flight.",
+        code="overloaded",
+        type="rate_limit_error",
+        headers={"Retry-After": "1"},
+    )
+
+
+def unavailable(message: str, code: str) -> GatewayError:
+    """Say that trying again later may help."""
+    headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
+    return GatewayError(status=503, message=message, code=code, type=SERVER_ERROR, headers=headers)
+
+
+def bad_upstream(message: str) -> GatewayError:
+    """Say that a replica could not be reached or broke off."""
+    return GatewayError(status=502, message=message, code="upstream_error", type=SERVER_ERROR)
+
+
+def upstream_timeout(seconds: float) -> GatewayError:
+    """Say that a replica was silent for too long."""
+    message = f"The replica sent nothing for {seconds:g} s."
+    return GatewayError(status=504, message=message, code="upstream_timeout", type=SERVER_ERROR)
+
+
+def internal(request_id: str) -> GatewayError:
+    """Say that the gateway failed, and nothing of how."""
+    message = f"The gateway failed on this request; its log has the reason under {request_id}."
+    return GatewayError(status=500, message=message, code="internal_error", type=SERVER_ERROR)

@@ -1,0 +1,71 @@
+"""The names and meanings of all metrics of the gateway.
+
+Knows Prometheus types and labels. Refuses to know when something is counted.
+"""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+TARGET_LABELS = ("namespace", "service")
+FIRST_BYTE_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+DURATION_BUCKETS = (0.01, 0.05, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+
+
+class GatewayMetrics:
+    """All metrics of one gateway process, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "tidemill_gateway_requests_total",
+            "Requests that have ended, by status; 499 means that the client left first.",
+            (*TARGET_LABELS, "code"),
+            registry=self.registry,
+        )
+        self.in_flight = Gauge(
+            "tidemill_gateway_requests_in_flight",
+            "Requests that the gateway is working on.",
+            registry=self.registry,
+        )
+        self.upstream_retries = Counter(
+            "tidemill_gateway_upstream_retries_total",
+            "Requests sent to another replica before their first byte, by reason.",
+            (*TARGET_LABELS, "reason"),
+            registry=self.registry,
+        )
+        self.streams_cut = Counter(
+            "tidemill_gateway_streams_cut_total",
+            "Responses that had begun and could not be finished, by who broke off.",
+            (*TARGET_LABELS, "by"),
+            registry=self.registry,
+        )
+        self.first_byte = Histogram(
+            "tidemill_gateway_time_to_first_byte_seconds",
+            "From the arrival of a request's headers to the first byte of a replica's body.",
+            TARGET_LABELS,
+            buckets=FIRST_BYTE_BUCKETS,
+            registry=self.registry,
+        )
+        self.duration = Histogram(
+            "tidemill_gateway_request_duration_seconds",
+            "From the arrival of a request's headers to the end of its response.",
+            TARGET_LABELS,
+            buckets=DURATION_BUCKETS,
+            registry=self.registry,
+        )
+        self.watch_restarts = Counter(
+            "tidemill_gateway_watch_restarts_total",
+            "Watches of the API server begun anew, by resource and reason.",
+            ("resource", "reason"),
+            registry=self.registry,
+        )
+        self.known_services = Gauge(
+            "tidemill_gateway_known_services",
+            "InferenceServices that the gateway knows.",
+            registry=self.registry,
+        )
+        self.ready_replicas = Gauge(
+            "tidemill_gateway_ready_replicas",
+            "Replicas that take requests, as this gateway sees them.",
+            TARGET_LABELS,
+            registry=self.registry,
+        )

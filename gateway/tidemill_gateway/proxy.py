@@ -1,0 +1,300 @@
+"""How a request travels to a replica and its answer back.
+
+Knows HTTP: headers, bodies, streams, what may be tried again and until when. Refuses to know how a service
+was found and how replicas are discovered. A chunk is written to the client as it comes; when the client
+leaves, the handler is cancelled and with it the replica's request. Another replica is tried only before the
+first byte has reached the client, and only when the first one did not take the request: it could not be
+connected to, or it said by 503 and `x-tidemill-draining` that it is leaving.
+
+Connections to replicas are not kept: a request costs far more than a connection, and so a broken connection
+never leaves open whether a replica had begun to work.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import aiohttp
+from aiohttp import web
+from multidict import CIMultiDict
+from yarl import URL
+
+from tidemill_gateway import errors
+from tidemill_gateway.choice import choose
+from tidemill_gateway.ledger import Ledger
+from tidemill_gateway.metrics import GatewayMetrics
+from tidemill_gateway.observe import Record
+from tidemill_gateway.world import Pod, Service, World
+
+logger = logging.getLogger(__name__)
+
+DRAINING_HEADER = "x-tidemill-draining"
+PRIVATE_PREFIX = "x-tidemill-"
+HOP_BY_HOP = frozenset(
+    {
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+# aiohttp sets these itself, or has already done what they ask for (bodies arrive here decompressed).
+REPLACED_IN_REQUESTS = frozenset(
+    {"host", "content-length", "content-encoding", "expect", "x-request-id", "x-forwarded-host"}
+)
+SET_BY_CLIENT_LIBRARY = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProxyConfig:
+    """The proxy's bounds."""
+
+    connect_timeout_seconds: float = 3.0
+    idle_timeout_seconds: float = 600.0
+    write_timeout_seconds: float = 60.0
+    max_attempts: int = 8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Call:
+    """A request that is ready to be sent: everything that a second attempt needs."""
+
+    service: Service
+    path: str
+    query: str
+    body: bytes | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NotTaken:
+    """A replica that did not take the request, so that another one may."""
+
+    reason: str
+    is_draining: bool
+
+
+class Proxy:
+    """Sends requests to replicas and relays what they answer."""
+
+    def __init__(
+        self,
+        *,
+        config: ProxyConfig,
+        session: aiohttp.ClientSession,
+        world: Callable[[], World],
+        ledger: Ledger,
+        metrics: GatewayMetrics,
+    ) -> None:
+        self._config = config
+        self._session = session
+        self._world = world
+        self._ledger = ledger
+        self._metrics = metrics
+
+    async def forward(self, request: web.Request, call: Call, record: Record) -> web.StreamResponse:
+        """Relay one request; raise GatewayError when no replica takes it."""
+        tried: dict[str, NotTaken] = {}
+        while len(tried) < self._config.max_attempts:
+            pod = choose(
+                self._world().replicas(call.service),
+                self._ledger.in_flight,
+                turn=self._ledger.next_turn(),
+                tried=tried,
+                suspects=self._ledger.suspects,
+            )
+            if pod is None:
+                break
+            record.replica = pod.name
+            with self._ledger.hold(pod.uid):
+                outcome = await self._attempt(request, call, pod, record)
+            if isinstance(outcome, web.StreamResponse):
+                return outcome
+            tried[pod.uid] = outcome
+            self._note_not_taken(pod, outcome, call.service, record)
+        raise _nobody_took_it(call.service, self._world().replicas(call.service), tried)
+
+    def _note_not_taken(self, pod: Pod, outcome: NotTaken, service: Service, record: Record) -> None:
+        self._ledger.suspect(pod.uid)
+        record.retries += 1
+        reason = "draining" if outcome.is_draining else "unreachable"
+        self._metrics.upstream_retries.labels(service.namespace, service.name, reason).inc()
+        logger.info(
+            "request %s: trying another replica than %s: %s", record.request_id, pod.name, outcome.reason
+        )
+
+    async def _attempt(
+        self, request: web.Request, call: Call, pod: Pod, record: Record
+    ) -> web.StreamResponse | NotTaken:
+        url = URL.build(
+            scheme="http",
+            host=pod.address,
+            port=pod.port,
+            path=call.path,
+            query_string=call.query,
+            encoded=True,
+        )
+        try:
+            upstream = await self._session.request(
+                request.method,
+                url,
+                headers=request_headers(request, record.request_id),
+                data=call.body,
+                allow_redirects=False,
+            )
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            return NotTaken(reason=str(error) or type(error).__name__, is_draining=False)
+        except TimeoutError as error:
+            self._ledger.suspect(pod.uid)
+            raise errors.upstream_timeout(self._config.idle_timeout_seconds) from error
+        except (aiohttp.ClientError, OSError) as error:
+            self._ledger.suspect(pod.uid)
+            logger.warning("request %s: replica %s broke off: %r", record.request_id, pod.name, error)
+            raise errors.bad_upstream("The replica broke off before it answered.") from error
+        async with upstream:
+            if upstream.status == 503 and DRAINING_HEADER in upstream.headers:
+                return NotTaken(reason="it is draining", is_draining=True)
+            self._ledger.trust(pod.uid)
+            return await self._relay(request, upstream, record)
+
+    async def _relay(
+        self, request: web.Request, upstream: aiohttp.ClientResponse, record: Record
+    ) -> web.StreamResponse:
+        response = web.StreamResponse(
+            status=upstream.status,
+            reason=upstream.reason,
+            headers=response_headers(upstream, record.request_id),
+        )
+        await response.prepare(request)
+        at_event_end = True
+        while True:
+            try:
+                chunk = await upstream.content.readany()
+            except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
+                logger.warning(
+                    "request %s: replica %s broke off in mid-response: %r",
+                    record.request_id,
+                    record.replica,
+                    error,
+                )
+                await self._cut(request, response, record, tell_client=at_event_end)
+                return response
+            if not chunk:
+                break
+            record.mark_first_byte()
+            at_event_end = chunk.endswith(b"\n\n")
+            if not await self._write(request, response, record, chunk):
+                return response
+        if not await self._write(request, response, record, None):
+            return response
+        return response
+
+    async def _write(
+        self, request: web.Request, response: web.StreamResponse, record: Record, chunk: bytes | None
+    ) -> bool:
+        """Write a chunk, or the end (`None`), to the client; say whether it is still there."""
+        try:
+            async with asyncio.timeout(self._config.write_timeout_seconds):
+                await (response.write_eof() if chunk is None else response.write(chunk))
+        except TimeoutError:
+            logger.warning(
+                "request %s: the client read nothing for %g s",
+                record.request_id,
+                self._config.write_timeout_seconds,
+            )
+        except (ConnectionError, aiohttp.ClientConnectionError):
+            logger.info("request %s: the client has gone", record.request_id)
+        else:
+            return True
+        record.cut_by = "client"
+        _abort(request)
+        return False
+
+    async def _cut(
+        self, request: web.Request, response: web.StreamResponse, record: Record, *, tell_client: bool
+    ) -> None:
+        """End a response that cannot be finished so that the client notices."""
+        record.cut_by = "replica"
+        if tell_client and response.content_type == "text/event-stream":
+            event = errors.error_event(errors.bad_upstream("The replica broke off in mid-stream."))
+            if await self._write(request, response, record, event):
+                await self._write(request, response, record, None)
+                record.cut_by = "replica"
+                return
+        _abort(request)
+
+
+def make_session(config: ProxyConfig) -> aiohttp.ClientSession:
+    """Make the client session that reaches replicas: direct, without cookies or kept connections."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, force_close=True),
+        timeout=aiohttp.ClientTimeout(
+            total=None, sock_connect=config.connect_timeout_seconds, sock_read=config.idle_timeout_seconds
+        ),
+        auto_decompress=False,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        skip_auto_headers=SET_BY_CLIENT_LIBRARY,
+        trust_env=False,
+    )
+
+
+def request_headers(request: web.Request, request_id: str) -> CIMultiDict[str]:
+    """Give the headers that the replica gets: the client's, less what concerned only its connection to us."""
+    dropped = (
+        HOP_BY_HOP | REPLACED_IN_REQUESTS | _named_by_connection(request.headers.getall("Connection", ()))
+    )
+    headers = CIMultiDict(
+        (name, value)
+        for name, value in request.headers.items()
+        if name.lower() not in dropped and not name.lower().startswith(PRIVATE_PREFIX)
+    )
+    headers["X-Request-Id"] = request_id
+    headers["X-Forwarded-Host"] = request.host
+    if request.remote:
+        before = headers.get("X-Forwarded-For")
+        headers["X-Forwarded-For"] = f"{before}, {request.remote}" if before else request.remote
+    headers.setdefault("X-Forwarded-Proto", request.scheme)
+    return headers
+
+
+def response_headers(upstream: aiohttp.ClientResponse, request_id: str) -> CIMultiDict[str]:
+    """Give the headers that the client gets: the replica's, less what concerned only its connection to us."""
+    dropped = HOP_BY_HOP | _named_by_connection(upstream.headers.getall("Connection", ()))
+    headers = CIMultiDict(
+        (name, value)
+        for name, value in upstream.headers.items()
+        if name.lower() not in dropped and not name.lower().startswith(PRIVATE_PREFIX)
+    )
+    headers["X-Request-Id"] = request_id
+    if upstream.content_type == "text/event-stream":
+        # nginx in front of the gateway would otherwise collect tokens before it passes them on.
+        headers.setdefault("X-Accel-Buffering", "no")
+    return headers
+
+
+def _named_by_connection(values: list[str] | tuple[str, ...]) -> frozenset[str]:
+    return frozenset(name.strip().lower() for value in values for name in value.split(","))
+
+
+def _abort(request: web.Request) -> None:
+    if request.transport is not None:
+        request.transport.abort()
+
+
+def _nobody_took_it(
+    service: Service, replicas: tuple[Pod, ...], tried: dict[str, NotTaken]
+) -> errors.GatewayError:
+    title = f"InferenceService {service.namespace}/{service.name}"
+    if any(not outcome.is_draining for outcome in tried.values()):
+        return errors.bad_upstream(f"{title}: no replica could be reached ({len(tried)} tried).")
+    if tried:
+        return errors.unavailable(
+            f"{title}: every ready replica is draining; try again soon.", "no_ready_replica"
+        )
+    state = f"{len(replicas)} exist, none of them ready" if replicas else "none exists"
+    return errors.unavailable(f"{title} has no ready replica ({state}).", "no_ready_replica")

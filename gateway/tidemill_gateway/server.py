@@ -1,0 +1,208 @@
+"""The gateway's public side: reads a request, asks `route` whose it is, and hands it to the proxy.
+
+Knows the order of the steps and the bounds on bodies. Refuses to know how routing, choice and relaying work.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from urllib.parse import unquote
+
+from aiohttp import web
+
+from tidemill_gateway import errors
+from tidemill_gateway.ledger import Ledger
+from tidemill_gateway.metrics import GatewayMetrics
+from tidemill_gateway.observe import RECORD, Handler, Record, make_middleware
+from tidemill_gateway.proxy import Call, Proxy, ProxyConfig, make_session
+from tidemill_gateway.route import (
+    ModelList,
+    Redirect,
+    RouteRequest,
+    Target,
+    model_object,
+    models_in,
+    needs_model,
+    route,
+    unknown_model,
+)
+from tidemill_gateway.state import ClusterState
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerConfig:
+    """The public side's bounds."""
+
+    max_body_bytes: int = 8 * MIB
+    body_timeout_seconds: float = 60.0
+    max_in_flight: int = 4096
+    suspect_seconds: float = 5.0
+    proxy: ProxyConfig = field(default_factory=ProxyConfig)
+
+
+class Traffic:
+    """How many requests are being worked on, and whether the gateway is going away."""
+
+    def __init__(self) -> None:
+        self.in_flight = 0
+        self.is_closing = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count a request until the block ends."""
+        self.in_flight += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self.in_flight -= 1
+            if not self.in_flight:
+                self._idle.set()
+
+    async def wait_until_idle(self) -> None:
+        """Wait until no request is being worked on."""
+        await self._idle.wait()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadBody:
+    """A body, and the model that it names, if it names one."""
+
+    content: bytes
+    model: str | None
+
+
+CONFIG = web.AppKey("config", ServerConfig)
+STATE = web.AppKey("state", ClusterState)
+PROXY = web.AppKey("proxy", Proxy)
+TRAFFIC = web.AppKey("traffic", Traffic)
+
+
+def make_app(
+    *,
+    config: ServerConfig,
+    state: ClusterState,
+    metrics: GatewayMetrics,
+    clock: Callable[[], float] = time.monotonic,
+    first_turn: int = 0,
+) -> web.Application:
+    """Build the public application; run it with `handler_cancellation=True`."""
+    app = web.Application(
+        client_max_size=config.max_body_bytes, middlewares=[make_middleware(metrics, clock), _count_traffic]
+    )
+    app[CONFIG] = config
+    app[STATE] = state
+    app[TRAFFIC] = Traffic()
+    ledger = Ledger(clock=clock, suspect_seconds=config.suspect_seconds, first_turn=first_turn)
+
+    async def open_proxy(app: web.Application) -> AsyncIterator[None]:
+        async with make_session(config.proxy) as session:
+            app[PROXY] = Proxy(
+                config=config.proxy,
+                session=session,
+                world=lambda: state.world,
+                ledger=ledger,
+                metrics=metrics,
+            )
+            yield
+
+    app.cleanup_ctx.append(open_proxy)
+    app.router.add_route("*", "/{path:.*}", handle)
+    return app
+
+
+async def handle(request: web.Request) -> web.StreamResponse:
+    """Answer any request."""
+    state, record = request.app[STATE], request[RECORD]
+    asked = RouteRequest(method=request.method, path=request.rel_url.raw_path, host=request.host)
+    body = ReadBody(content=b"", model=None)
+    if needs_model(asked, state.claims):
+        body = await read_body(request, request.app[CONFIG])
+        asked = RouteRequest(method=asked.method, path=asked.path, host=asked.host, model=body.model)
+    routed = route(asked, state.claims)
+    if isinstance(routed, Target):
+        return await _forward(request, routed, body, record)
+    if isinstance(routed, Redirect):
+        return web.Response(status=308, headers={"Location": routed.location})
+    if not state.is_complete:
+        raise errors.unavailable("The gateway is starting and does not know every service yet.", "starting")
+    if isinstance(routed, ModelList):
+        return _list_models(routed, state)
+    raise errors.from_refusal(routed)
+
+
+async def read_body(request: web.Request, config: ServerConfig) -> ReadBody:
+    """Read a bounded body and the model in it; raise GatewayError when it is too large, too slow or not JSON.
+
+    A multipart body (audio, files) is not looked into.
+    """
+    if (request.content_length or 0) > config.max_body_bytes:
+        raise errors.body_too_large(config.max_body_bytes)
+    try:
+        async with asyncio.timeout(config.body_timeout_seconds):
+            content = await request.read()
+    except web.HTTPRequestEntityTooLarge as error:
+        raise errors.body_too_large(config.max_body_bytes) from error
+    except TimeoutError as error:
+        raise errors.body_too_slow(config.body_timeout_seconds) from error
+    if request.content_type.startswith("multipart/"):
+        return ReadBody(content=content, model=None)
+    return ReadBody(content=content, model=_model_in(content))
+
+
+def _model_in(content: bytes) -> str | None:
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise errors.bad_json(reason) from error
+    if not isinstance(document, dict):
+        raise errors.bad_json("it is another kind of JSON value")
+    model = document.get("model")
+    if model is not None and not isinstance(model, str):
+        raise errors.GatewayError(
+            status=400, message="`model` is not a string.", code="invalid_type", param="model"
+        )
+    return model
+
+
+async def _forward(
+    request: web.Request, target: Target, body: ReadBody, record: Record
+) -> web.StreamResponse:
+    record.namespace, record.service = target.service.namespace, target.service.name
+    call = Call(
+        service=target.service,
+        path=target.path,
+        query=request.rel_url.raw_query_string,
+        body=body.content if request.method == "POST" else None,
+    )
+    return await request.app[PROXY].forward(request, call, record)
+
+
+def _list_models(asked: ModelList, state: ClusterState) -> web.Response:
+    if asked.model is None:
+        return web.json_response({"object": "list", "data": models_in(state.claims)})
+    name = unquote(asked.model)
+    service = state.claims.by_model.get(name)
+    if service is None:
+        raise errors.from_refusal(unknown_model(name, tuple(state.claims.by_model)))
+    return web.json_response(model_object(name, service))
+
+
+@web.middleware
+async def _count_traffic(request: web.Request, handler: Handler) -> web.StreamResponse:
+    traffic, most = request.app[TRAFFIC], request.app[CONFIG].max_in_flight
+    if traffic.in_flight >= most:
+        raise errors.overloaded(most)
+    with traffic.counted():
+        response = await handler(request)
+        if traffic.is_closing and not response.prepared:
+            response.force_close()
+        return response

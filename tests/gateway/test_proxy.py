@@ -1,0 +1,385 @@
+"""The proxy against real sockets: upstreams and clients on loopback, synchronised by events."""
+
+import asyncio
+import contextlib
+import json
+import logging
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from gateway.builders import RunningGateway, make_pod, make_service, make_world, run_gateway, run_upstream
+from tidemill_gateway.proxy import ProxyConfig
+from tidemill_gateway.server import ServerConfig
+from tidemill_gateway.world import World
+
+CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hello"}]}
+CHAT_PATH = "/v1/chat/completions"
+CLOSED_PORT = 1  # nothing listens there
+
+
+def one_service(*ports: int) -> World:
+    return make_world([make_service()], [make_pod(f"chat-{i}", port=port) for i, port in enumerate(ports)])
+
+
+def counted(gateway: RunningGateway, name: str, **labels: str) -> float:
+    return gateway.metrics.registry.get_sample_value(name, labels) or 0.0
+
+
+def requests_with(gateway: RunningGateway, code: str) -> float:
+    return counted(gateway, "tidemill_gateway_requests_total", namespace="default", service="chat", code=code)
+
+
+async def start_events(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    return response
+
+
+async def until(condition: Any) -> None:
+    while not condition():  # noqa: ASYNC110 - what a handler does after its response has no event
+        await asyncio.sleep(0)
+
+
+async def draining(request: web.Request) -> web.Response:
+    return web.json_response({"error": {}}, status=503, headers={"x-tidemill-draining": "true"})
+
+
+async def answer(request: web.Request) -> web.Response:
+    return web.json_response(
+        {"path": request.path, "query": request.rel_url.raw_query_string, "body": await request.text()}
+    )
+
+
+async def test_a_request_reaches_the_replica_and_its_answer_the_client() -> None:
+    async with run_upstream(answer) as port, run_gateway(one_service(port)) as gateway:
+        async with gateway.post(f"{CHAT_PATH}?x=a%26b", json=CHAT) as response:
+            assert response.status == 200
+            assert await response.json() == {"path": CHAT_PATH, "query": "x=a%26b", "body": json.dumps(CHAT)}
+        await gateway.traffic.wait_until_idle()
+        assert requests_with(gateway, "200") == 1
+
+
+async def test_the_first_chunk_arrives_before_the_replica_has_written_the_second() -> None:
+    first_was_read = asyncio.Event()
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        response = await start_events(request)
+        await response.write(b"data: one\n\n")
+        await first_was_read.wait()
+        await response.write(b"data: two\n\n")
+        return response
+
+    async with (
+        run_upstream(handler) as port,
+        run_gateway(one_service(port)) as gateway,
+        gateway.post(CHAT_PATH, json=CHAT) as response,
+    ):
+        assert await response.content.readany() == b"data: one\n\n"
+        first_was_read.set()
+        assert await response.read() == b"data: two\n\n"
+        assert response.headers["X-Accel-Buffering"] == "no"
+
+
+async def test_a_client_that_leaves_cancels_the_replicas_request() -> None:
+    cancelled = asyncio.Event()
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        response = await start_events(request)
+        await response.write(b"data: one\n\n")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+        return response
+
+    async with run_upstream(handler) as port, run_gateway(one_service(port)) as gateway:
+        async with gateway.post(CHAT_PATH, json=CHAT) as response:
+            await response.content.readany()
+            response.close()
+            await cancelled.wait()
+        await gateway.traffic.wait_until_idle()
+        await until(lambda: requests_with(gateway, "499") == 1)
+        assert counted(gateway, "tidemill_gateway_requests_in_flight") == 0
+
+
+async def test_a_client_that_leaves_before_the_first_byte_cancels_the_replicas_request() -> None:
+    arrived, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        arrived.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+        raise AssertionError
+
+    async with run_upstream(handler) as port, run_gateway(one_service(port)) as gateway:
+        task = asyncio.ensure_future(gateway.client.post(gateway.url(CHAT_PATH), json=CHAT))
+        await arrived.wait()
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        await cancelled.wait()
+
+
+async def test_a_replica_that_can_not_be_reached_is_replaced_by_another_one() -> None:
+    async with run_upstream(answer) as port, run_gateway(one_service(CLOSED_PORT, port)) as gateway:
+        for _ in range(4):
+            async with gateway.post(CHAT_PATH, json=CHAT) as response:
+                assert response.status == 200
+        labels = {"namespace": "default", "service": "chat", "reason": "unreachable"}
+        # Once it has failed it is suspect and not asked again for a while.
+        assert counted(gateway, "tidemill_gateway_upstream_retries_total", **labels) == 1
+
+
+async def test_the_503_of_a_draining_replica_is_replayed_with_the_whole_body() -> None:
+    async with (
+        run_upstream(draining) as leaving,
+        run_upstream(answer) as port,
+        run_gateway(one_service(leaving, port)) as gateway,
+    ):
+        for _ in range(2):
+            async with gateway.post(CHAT_PATH, json=CHAT) as response:
+                assert response.status == 200
+                assert (await response.json())["body"] == json.dumps(CHAT)
+
+
+async def test_a_503_that_is_not_from_draining_is_passed_on() -> None:
+    asked = 0
+
+    async def handler(request: web.Request) -> web.Response:
+        nonlocal asked
+        asked += 1
+        return web.json_response({"error": {"message": "loading"}}, status=503)
+
+    async with (
+        run_upstream(handler) as port,
+        run_gateway(one_service(port, port)) as gateway,
+        gateway.post(CHAT_PATH, json=CHAT) as response,
+    ):
+        assert response.status == 503
+        assert (await response.json())["error"]["message"] == "loading"
+    assert asked == 1
+
+
+async def test_when_every_replica_is_draining_the_client_is_told_to_come_again() -> None:
+    async with (
+        run_upstream(draining) as port,
+        run_gateway(one_service(port, port)) as gateway,
+        gateway.post(CHAT_PATH, json=CHAT) as response,
+    ):
+        assert response.status == 503
+        assert int(response.headers["Retry-After"]) > 0
+        assert (await response.json())["error"]["code"] == "no_ready_replica"
+        assert "x-tidemill-draining" not in response.headers
+
+
+async def test_when_no_replica_can_be_reached_the_client_gets_502() -> None:
+    async with (
+        run_gateway(one_service(CLOSED_PORT, CLOSED_PORT)) as gateway,
+        gateway.post(CHAT_PATH, json=CHAT) as response,
+    ):
+        assert response.status == 502
+        assert (await response.json())["error"]["code"] == "upstream_error"
+
+
+async def test_without_a_ready_replica_the_client_gets_503_with_retry_after() -> None:
+    world = make_world([make_service()], [make_pod(ready=False)])
+    async with run_gateway(world) as gateway, gateway.post(CHAT_PATH, json=CHAT) as response:
+        assert response.status == 503
+        assert int(response.headers["Retry-After"]) > 0
+        assert (await response.json())["error"]["code"] == "no_ready_replica"
+
+
+@pytest.mark.parametrize("state", [{"routable": "false"}, {"terminating": True}, {"ready": False}])
+async def test_replicas_that_leave_or_are_not_ready_get_no_requests(state: dict[str, Any]) -> None:
+    async with run_upstream(answer) as port, run_upstream(draining) as other:
+        pods = [make_pod("good", port=port), make_pod("bad", port=other, **state)]
+        async with run_gateway(make_world([make_service()], pods)) as gateway:
+            for _ in range(4):
+                async with gateway.post(CHAT_PATH, json=CHAT) as response:
+                    assert response.status == 200
+            labels = {"namespace": "default", "service": "chat", "reason": "draining"}
+            assert counted(gateway, "tidemill_gateway_upstream_retries_total", **labels) == 0
+
+
+async def test_a_stream_that_breaks_ends_with_an_error_event_and_is_not_tried_again() -> None:
+    asked = 0
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        nonlocal asked
+        asked += 1
+        response = await start_events(request)
+        await response.write(b"data: one\n\n")
+        assert request.transport is not None
+        request.transport.close()
+        return response
+
+    async with run_upstream(handler) as port, run_gateway(one_service(port, port)) as gateway:
+        async with gateway.post(CHAT_PATH, json=CHAT) as response:
+            events = (await response.text()).split("\n\n")
+        assert events[0] == "data: one"
+        assert json.loads(events[1].removeprefix("data: "))["error"]["code"] == "upstream_error"
+        await gateway.traffic.wait_until_idle()
+        labels = {"namespace": "default", "service": "chat", "by": "replica"}
+        await until(lambda: counted(gateway, "tidemill_gateway_streams_cut_total", **labels) == 1)
+    assert asked == 1
+
+
+async def test_a_plain_answer_that_breaks_is_cut_so_that_the_client_notices() -> None:
+    async def handler(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Length": "100", "Content-Type": "application/json"})
+        await response.prepare(request)
+        await response.write(b'{"half":')
+        assert request.transport is not None
+        request.transport.close()
+        return response
+
+    async with run_upstream(handler) as port, run_gateway(one_service(port)) as gateway:
+        with pytest.raises(aiohttp.ClientError):
+            async with gateway.post(CHAT_PATH, json=CHAT) as response:
+                await response.read()
+
+
+async def test_a_replica_that_breaks_off_before_it_answers_is_not_asked_twice() -> None:
+    asked = 0
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        nonlocal asked
+        asked += 1
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    async with (
+        run_upstream(handler) as port,
+        run_gateway(one_service(port, port)) as gateway,
+        gateway.post(CHAT_PATH, json=CHAT) as response,
+    ):
+        assert response.status == 502
+    assert asked == 1
+
+
+async def test_a_silent_replica_ends_in_504() -> None:
+    async def handler(request: web.Request) -> web.StreamResponse:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    config = ServerConfig(proxy=ProxyConfig(idle_timeout_seconds=0.05))
+    async with (
+        run_upstream(handler) as port,
+        run_gateway(one_service(port), config) as gateway,
+        gateway.post(CHAT_PATH, json=CHAT) as response,
+    ):
+        assert response.status == 504
+        assert (await response.json())["error"]["code"] == "upstream_timeout"
+
+
+async def test_requests_go_to_the_replica_with_the_fewest_in_flight() -> None:
+    release = asyncio.Event()
+    seen = [0, 0]
+
+    def handler_of(index: int) -> Any:
+        async def handler(request: web.Request) -> web.Response:
+            seen[index] += 1
+            await release.wait()
+            return web.Response()
+
+        return handler
+
+    async with (
+        run_upstream(handler_of(0)) as first,
+        run_upstream(handler_of(1)) as second,
+        run_gateway(one_service(first, second)) as gateway,
+    ):
+
+        async def ask() -> None:
+            async with gateway.post(CHAT_PATH, json=CHAT) as response:
+                assert response.status == 200
+
+        tasks = [asyncio.ensure_future(ask()) for _ in range(8)]
+        await until(lambda: sum(seen) == 8)
+        assert seen == [4, 4]
+        release.set()
+        await asyncio.gather(*tasks)
+
+
+async def test_headers_of_one_connection_and_private_ones_stay_behind() -> None:
+    got: dict[str, str] = {}
+
+    async def handler(request: web.Request) -> web.Response:
+        got.update({name.lower(): value for name, value in request.headers.items()})
+        headers = {
+            "Connection": "x-hop",
+            "X-Hop": "1",
+            "X-Tidemill-Secret": "1",
+            "X-Kept": "yes",
+            "Server": "engine",
+        }
+        return web.Response(headers=headers)
+
+    sent = {
+        "Authorization": "Bearer key",
+        "Connection": "x-client-hop",
+        "X-Client-Hop": "1",
+        "TE": "trailers",
+        "X-Tidemill-Tenant": "forged",
+        "X-Request-Id": "given-id",
+        "X-Forwarded-For": "10.1.1.1",
+    }
+    async with (
+        run_upstream(handler) as port,
+        run_gateway(one_service(port)) as gateway,
+        gateway.post(CHAT_PATH, json=CHAT, headers=sent) as response,
+    ):
+        back = {name.lower(): value for name, value in response.headers.items()}
+    assert got["authorization"] == "Bearer key"
+    assert got["x-request-id"] == back["x-request-id"] == "given-id"
+    assert got["x-forwarded-for"] == "10.1.1.1, 127.0.0.1"
+    assert got["content-type"] == "application/json"
+    assert not {"x-client-hop", "te", "x-tidemill-tenant"} & got.keys()
+    assert back["x-kept"] == "yes"
+    assert not {"x-hop", "x-tidemill-secret"} & back.keys()
+
+
+@pytest.mark.parametrize("given", ["", "has space", "x" * 200, 'quote"'])
+async def test_a_request_id_that_is_missing_or_odd_is_replaced(given: str) -> None:
+    async with (
+        run_upstream(answer) as port,
+        run_gateway(one_service(port)) as gateway,
+        gateway.post(CHAT_PATH, json=CHAT, headers={"X-Request-Id": given}) as response,
+    ):
+        assert len(response.headers["X-Request-Id"]) == 32
+
+
+async def test_a_compressed_answer_is_passed_on_as_it_is() -> None:
+    async def handler(request: web.Request) -> web.Response:
+        response = web.Response(text="hello " * 500)
+        response.enable_compression(web.ContentCoding.gzip)
+        return response
+
+    async with (
+        run_upstream(handler) as port,
+        run_gateway(one_service(port)) as gateway,
+        gateway.post(CHAT_PATH, json=CHAT, headers={"Accept-Encoding": "gzip"}) as response,
+    ):
+        assert response.headers["Content-Encoding"] == "gzip"
+        assert await response.text() == "hello " * 500
+
+
+async def test_logs_name_the_request_and_neither_keys_nor_bodies(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with run_upstream(answer) as port, run_gateway(one_service(port)) as gateway:
+        for model in ("chat", "secret-model"):
+            headers = {"Authorization": "Bearer secret-key", "X-Request-Id": "trace-me"}
+            body = {"model": model, "messages": "secret-text"}
+            async with gateway.post(f"{CHAT_PATH}?key=secret-query", json=body, headers=headers):
+                pass
+        await gateway.traffic.wait_until_idle()
+    ours = "\n".join(record.getMessage() for record in caplog.records if record.name.startswith("tidemill"))
+    assert "trace-me" in ours
+    assert "replica=chat-0" in ours
+    assert "secret" not in ours
