@@ -161,7 +161,7 @@ def _by_path(request: RouteRequest, claims: Claims) -> Target | Refusal | Redire
         return None
     service = claims.by_address.get((namespace, name))
     if service is None:
-        if namespace == "v1":
+        if namespace == "v1" or not rest:
             return None
         return Refusal(
             kind=RefusalKind.UNKNOWN_SERVICE,
