@@ -16,7 +16,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 FAST := not cluster and not real_model and not slow
 
-.PHONY: help venv run test check lint types format fast-test cluster-up cluster-down bench clean
+.PHONY: help venv run test check lint types format fast-test docs cluster-up cluster-down clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -53,6 +53,9 @@ lint: venv  ## Formatting, ruff, mypy strict, import contracts
 format: venv  ## Format and mend what can be mended
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+docs: venv  ## Write the pages that are made from code
+	@$(BIN)/python docs/crd_reference.py
 
 cluster-up: venv  ## Bring up the test cluster and keep it
 	@cd tests/cluster && ../../$(BIN)/python -m harness up
