@@ -1,7 +1,7 @@
 """Writes docs/crd.md from the CRD: every field, its type, bounds, rules and description.
 
-Run by `make docs`; a test fails when the page is older than the schema. Knows the schema alone, no prose of its own
-beyond the frame.
+Run by `make docs`; a test fails when the page is older than the schema. Knows the schema alone, no prose of its
+own beyond the frame.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ PAGE = HERE / "crd.md"
 FRAME = """# The InferenceService resource
 Made from `crds/inferenceservices.serving.tidemill.dev.yaml` by `make docs`; do not edit by hand.
 
-`{group}/{version}`, kind `{kind}`, short name `{short}`, category `{category}`. Subresources: `status` and `scale`, so
-`kubectl scale infsvc/NAME --replicas=2` works, and so does an HPA where `spec.replicas` decides. What a rule refuses is
-refused at `kubectl apply`, with the sentence given here.
+`{group}/{version}`, kind `{kind}`, short name `{short}`, category `{category}`. Subresources: `status` and
+`scale`, so `kubectl scale infsvc/NAME --replicas=2` works, and so does an HPA where `spec.replicas` decides.
+What a rule refuses is refused at `kubectl apply`, with the sentence given here.
 
 ## Rules of the whole resource
 {rules}
