@@ -1,3 +1,4 @@
+# ruff: noqa: N818 - the names are those of the architecture, which says what went wrong, not "Error"
 """Every error the engine raises on purpose, for both processes.
 
 Knows what went wrong and how to say it to a person. Does not know HTTP status codes, exit codes or sockets:

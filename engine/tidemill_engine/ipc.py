@@ -94,19 +94,28 @@ class FrameConnection(Generic[ReceivedT]):
             raise PeerGone("the other process has closed the socket") from error
 
     def receive(self, timeout_seconds: float = 0.0) -> list[ReceivedT]:
-        """Return every frame that has arrived, waiting up to the timeout for the first bytes."""
+        """Return every frame that has arrived, waiting up to the timeout for the first bytes.
+
+        The end of the file raises only once all frames before it have been returned.
+        """
         frames: list[ReceivedT] = []
         timeout = timeout_seconds
         while self._poll.poll(timeout * 1000):
-            try:
-                data = self._sock.recv(_RECEIVE_BYTES)
-            except ConnectionResetError as error:
-                raise PeerGone("the other process has died") from error
+            data = self._read()
             if not data:
+                if frames:
+                    return frames
                 raise PeerGone("the other process has closed the socket")
             frames += self._frames.feed(data)
             timeout = 0.0
         return frames
+
+    def _read(self) -> bytes:
+        """Return some bytes, or none at the end of the file."""
+        try:
+            return self._sock.recv(_RECEIVE_BYTES)
+        except ConnectionResetError:
+            return b""
 
     def close(self) -> None:
         """Close the socket, so that the peer sees the end of the file."""

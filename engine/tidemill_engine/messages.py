@@ -75,8 +75,8 @@ class TokenLogprobs(msgspec.Struct, frozen=True, kw_only=True):
 class RequestOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
     """The tokens that one step gave to one request. The last one of a request carries `finish_reason`.
 
-    A stop token (EOS, or one of `stop_token_ids`) is counted, so it is the last of `token_ids`, and it is named by
-    `stop_token_id` so that its text is left out. An error may come without any token.
+    A stop token (EOS, or one of `stop_token_ids`) is counted: it is the last of `token_ids`, and
+    `stop_token_id` names it so that its text is left out. An error may come without any token.
     """
 
     request_id: str
@@ -131,6 +131,8 @@ class CoreStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, t
     generation_tokens: int
     waiting_prompt_tokens: int = 0
     num_swapped: int = 0
+    is_admission_open: bool = True
+    """Whether waiting requests may join those that run; shut for a while after a preemption."""
     prefix_queries_tokens: int = 0
     prefix_hits_tokens: int = 0
     iteration_tokens: list[int] = []

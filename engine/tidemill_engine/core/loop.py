@@ -1,0 +1,113 @@
+"""The core's loop: messages in, a step, messages out, a heartbeat before each.
+
+Knows the socket, the heartbeat and when to report figures. Does not know how a step is chosen or computed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tidemill_engine.core.stats import StatsCollector
+from tidemill_engine.heartbeat import IDLE_BEAT_SECONDS
+from tidemill_engine.messages import (
+    AbortRequest,
+    ApiFrame,
+    CoreFrame,
+    CoreMessage,
+    EngineRequest,
+    RequestOutput,
+    Shutdown,
+)
+
+if TYPE_CHECKING:
+    from tidemill_engine.core.engine import EngineCore
+    from tidemill_engine.heartbeat import HeartbeatWriter
+    from tidemill_engine.ipc import FrameConnection
+
+logger = logging.getLogger(__name__)
+
+_STALLED_WAIT_SECONDS = 0.05
+
+
+class CoreLoop:
+    """Runs until it is told to shut down or the API process is gone (`PeerGone`)."""
+
+    def __init__(
+        self,
+        engine: EngineCore,
+        connection: FrameConnection[ApiFrame],
+        heartbeat: HeartbeatWriter,
+        clock: Callable[[], float],
+    ) -> None:
+        self._engine = engine
+        self._connection = connection
+        self._heartbeat = heartbeat
+        self._clock = clock
+        self._stats = StatsCollector(engine.scheduler)
+        self._outbox: list[CoreMessage] = []
+        self._is_idle = False
+
+    def run(self) -> None:
+        """Serve until `Shutdown`."""
+        while self._take_messages():
+            self._step()
+            self._flush()
+
+    def _take_messages(self) -> bool:
+        """Take in what the API process has sent, waiting while there is nothing to do; False at the end."""
+        while True:
+            self._heartbeat.beat(self._clock())
+            has_work = self._engine.scheduler.has_work()
+            if not has_work:
+                self._turn_idle()
+            for frame in self._connection.receive(0.0 if has_work else IDLE_BEAT_SECONDS):
+                for message in frame.messages:
+                    if isinstance(message, Shutdown):
+                        logger.info("told to shut down")
+                        return False
+                    self._take(message)
+            if has_work or self._engine.scheduler.has_work() or self._outbox:
+                return True
+
+    def _take(self, message: EngineRequest | AbortRequest) -> None:
+        """Start or end one request."""
+        output: RequestOutput | None
+        if isinstance(message, EngineRequest):
+            output = self._engine.add(message)
+        else:
+            output = self._engine.abort(message.request_id)
+        if output is not None:
+            self._outbox.append(output)
+
+    def _step(self) -> None:
+        """Compute one step, if there is one."""
+        output = self._engine.schedule()
+        if output is None:
+            if self._engine.scheduler.has_work():
+                logger.error("requests wait but no step can be scheduled: %s", self._engine.scheduler.stats())
+                self._connection.receive(_STALLED_WAIT_SECONDS)
+            return
+        self._is_idle = False
+        self._heartbeat.beat(self._clock(), self._stats.predicted_seconds(output.num_tokens))
+        report = self._engine.run(output)
+        self._stats.add_step(report)
+        self._outbox += report.outputs
+
+    def _flush(self) -> None:
+        """Send the outputs of the step in one frame, with the figures when they are due."""
+        if self._stats.is_due(self._clock()):
+            self._outbox.append(self._stats.take(self._clock()))
+        if self._outbox:
+            self._connection.send(CoreFrame(messages=self._outbox))
+            self._outbox = []
+
+    def _turn_idle(self) -> None:
+        """Report at once and check the books when the last request has ended."""
+        if self._is_idle:
+            return
+        self._is_idle = True
+        self._engine.scheduler.check_integrity()
+        self._outbox.append(self._stats.take(self._clock()))
+        self._flush()

@@ -1,0 +1,127 @@
+"""The core process from start to end: tie to the parent, load, say ready, loop, say why it ends.
+
+Knows exit codes and the order of things. 0: told to shut down, or the parent is gone; 3: the model can't be
+loaded; 4: a fault of our own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import signal
+import time
+from typing import TYPE_CHECKING
+
+from tidemill_engine.core.engine import EngineCore
+from tidemill_engine.core.loop import CoreLoop
+from tidemill_engine.errors import ModelLoadError, PeerGone
+from tidemill_engine.kv import KVCacheManager
+from tidemill_engine.messages import CoreFailed, CoreFrame, CoreReady, LoadProgress
+from tidemill_engine.request import RequestLimits
+from tidemill_engine.runner.load import load_runner
+from tidemill_engine.scheduler import ContinuousScheduler
+
+if TYPE_CHECKING:
+    from tidemill_engine.config import CoreConfig
+    from tidemill_engine.heartbeat import HeartbeatWriter
+    from tidemill_engine.ipc import FrameConnection
+    from tidemill_engine.messages import ApiFrame
+    from tidemill_engine.runner.base import ModelRunner
+
+logger = logging.getLogger(__name__)
+
+EXIT_CLEAN = 0
+EXIT_LOAD_FAILED = 3
+EXIT_CORE_FAILED = 4
+_PR_SET_PDEATHSIG = 1
+_PROGRESS_SECONDS = 0.5
+
+
+def bind_to_parent() -> None:
+    """Die with the parent, and leave the parent to say when to stop: signals to the group are not ours."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
+        logger.warning("PDEATHSIG can't be set (errno %d); the socket alone tells", ctypes.get_errno())
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def run_core(config: CoreConfig, connection: FrameConnection[ApiFrame], heartbeat: HeartbeatWriter) -> int:
+    """Load and serve; return the exit code."""
+    try:
+        started = time.monotonic()
+        runner = load_runner(config, ProgressReporter(connection))
+        engine = make_engine(config, runner)
+        connection.send(CoreFrame(messages=[_ready(config, runner, time.monotonic() - started)]))
+        logger.info("ready after %.1f s: %s", time.monotonic() - started, runner.info)
+        CoreLoop(engine, connection, heartbeat, time.monotonic).run()
+    except PeerGone as gone:
+        logger.info("%s; the core ends, too", gone.message)
+    except ModelLoadError as error:
+        logger.error("loading failed (%s): %s", error.reason, error.message)  # noqa: TRY400 - for users
+        _tell(connection, CoreFailed(reason=error.reason, message=error.message))
+        return EXIT_LOAD_FAILED
+    except Exception as error:
+        logger.exception("the core fails")
+        _tell(connection, CoreFailed(reason="InternalError", message=f"{type(error).__name__}: {error}"))
+        return EXIT_CORE_FAILED
+    return EXIT_CLEAN
+
+
+def make_engine(config: CoreConfig, runner: ModelRunner) -> EngineCore:
+    """Put scheduler and cache bookkeeping around a loaded model."""
+    info = runner.info
+    limits = RequestLimits(
+        vocab_size=info.vocab_size,
+        max_model_len=info.max_model_len,
+        max_cached_tokens=info.num_blocks * info.block_size,
+        eos_token_ids=info.eos_token_ids,
+    )
+    kv = KVCacheManager(
+        num_blocks=info.num_blocks,
+        block_size=info.block_size,
+        num_rows=config.scheduler.max_num_seqs,
+        max_tokens_per_row=limits.max_sequence_tokens,
+    )
+    scheduler = ContinuousScheduler(config.scheduler, kv, limits)
+    return EngineCore(scheduler, runner, time.monotonic, config.model.seed)
+
+
+class ProgressReporter:
+    """Tells the API process how far loading is, at most twice a second."""
+
+    def __init__(self, connection: FrameConnection[ApiFrame]) -> None:
+        self._connection = connection
+        self._last = float("-inf")
+
+    def __call__(self, loaded_bytes: int, total_bytes: int) -> None:
+        """Report, unless the last report is fresh and there is more to come."""
+        now = time.monotonic()
+        if now - self._last < _PROGRESS_SECONDS and loaded_bytes < total_bytes:
+            return
+        self._last = now
+        progress = LoadProgress(loaded_bytes=loaded_bytes, total_bytes=total_bytes)
+        self._connection.send(CoreFrame(messages=[progress]))
+
+
+def _ready(config: CoreConfig, runner: ModelRunner, load_seconds: float) -> CoreReady:
+    """Say what was loaded."""
+    info = runner.info
+    return CoreReady(
+        max_model_len=info.max_model_len,
+        vocab_size=info.vocab_size,
+        num_blocks=info.num_blocks,
+        block_size=info.block_size,
+        max_num_seqs=config.scheduler.max_num_seqs,
+        max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
+        dtype=info.dtype,
+        load_seconds=load_seconds,
+    )
+
+
+def _tell(connection: FrameConnection[ApiFrame], failure: CoreFailed) -> None:
+    """Send the reason, if anyone is left to read it."""
+    try:
+        connection.send(CoreFrame(messages=[failure]))
+    except PeerGone:
+        logger.warning("nobody is left to hear why")

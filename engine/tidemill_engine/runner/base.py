@@ -1,0 +1,45 @@
+"""The contract of a runner.
+
+`launch` starts a step, `sample` ends the oldest launched one; grammar masks are built between the two. A
+runner keeps its own tables of tokens and blocks per row and is told additions only. A row that can't be
+computed is a `RowFailure` in the result, never an exception; an exception means that the whole step is void
+and may be repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from tidemill_engine.step import SchedulerOutput, StepResult, TokenMasks
+
+ReportProgress = Callable[[int, int], None]
+"""Called with (bytes read, bytes in all) while weights are loaded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunnerInfo:
+    """What the loaded model and its cache turned out to be."""
+
+    vocab_size: int
+    max_model_len: int
+    num_blocks: int
+    block_size: int
+    dtype: str
+    eos_token_ids: frozenset[int]
+
+
+class ModelRunner(Protocol):
+    """What the core's loop needs of a model."""
+
+    @property
+    def info(self) -> RunnerInfo:
+        """Return what was loaded."""
+
+    def launch(self, output: SchedulerOutput) -> None:
+        """Start computing a step."""
+
+    def sample(self, masks: TokenMasks | None) -> StepResult:
+        """Choose the tokens of the oldest launched step."""

@@ -1,0 +1,42 @@
+"""Picks the runner for a model URI; only here is torch's part imported, and only when a model needs it.
+
+Knows which scheme needs which runner. Every failure comes out as a `ModelLoadError` that a person can act on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidemill_engine.errors import EngineError, ModelLoadError
+from tidemill_engine.model_uri import SimModel, parse_model_uri
+from tidemill_engine.runner.sim import load_sim_runner
+
+if TYPE_CHECKING:
+    from tidemill_engine.config import CoreConfig
+    from tidemill_engine.runner.base import ModelRunner, ReportProgress
+
+
+def load_runner(config: CoreConfig, report: ReportProgress) -> ModelRunner:
+    """Load the model and make it ready to compute."""
+    try:
+        model = parse_model_uri(config.model.uri)
+        if isinstance(model, SimModel):
+            return load_sim_runner(model, config, report)
+        from tidemill_engine.runner.torch_cpu import load_torch_cpu_runner  # noqa: PLC0415 - heavy, and optional
+
+        return load_torch_cpu_runner(model, config, report)
+    except ModelLoadError:
+        raise
+    except EngineError as error:
+        raise ModelLoadError(error.message, reason="InvalidConfig") from error
+    except MemoryError as error:
+        raise ModelLoadError(
+            "the model does not fit into this machine's memory", reason="OutOfMemory"
+        ) from error
+    except ModuleNotFoundError as error:
+        raise ModelLoadError(
+            f"{config.model.uri} needs the Python package {error.name}, which is not installed here",
+            reason="ModelLoadFailed",
+        ) from error
+    except Exception as error:
+        raise ModelLoadError(f"{config.model.uri} can't be loaded: {error}") from error

@@ -1,0 +1,114 @@
+"""The one value that crosses from the scheduler to the device side each step, and the one that comes back.
+
+Knows shapes and dtypes. Holds no request objects, no tensors and no policy; everything in it can be
+serialised, so that one scheduler can drive several ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from tidemill_engine.messages import SamplingParams, TokenLogprobs
+
+IntArray = npt.NDArray[np.int32]
+LongArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+FloatArray = npt.NDArray[np.float64]
+
+
+def int_array(values: object = ()) -> IntArray:
+    """Return the values as int32, the dtype of every array of the step contract."""
+    return np.asarray(values, dtype=np.int32)
+
+
+def no_pairs() -> IntArray:
+    """Return an empty list of (from, to) block pairs: `[0, 2]`."""
+    return np.empty((0, 2), dtype=np.int32)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewRow:
+    """A request that takes a row: all its tokens so far, which after a preemption include outputs."""
+
+    row: int
+    token_ids: IntArray
+    num_prompt_tokens: int
+    sampling: SamplingParams
+    seed: int
+    sibling: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BlockAppends:
+    """Blocks put at the end of rows' block tables: three arrays of one length."""
+
+    rows: IntArray = field(default_factory=int_array)
+    positions: IntArray = field(default_factory=int_array)
+    block_ids: IntArray = field(default_factory=int_array)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SchedulerOutput:
+    """What one step computes. The first five arrays are `[num_rows]`, in the order of the flat batch.
+
+    A row computes positions `start_pos .. start_pos + num_scheduled_tokens`. `logit_rows` are indices into
+    the flat tokens of the step, ascending; the runner samples one token for each. `mask_rows` are the rows
+    that a grammar constrains. Copies are pairs (from, to), carried out in order before anything is
+    computed.
+    """
+
+    step_id: int
+    rows: IntArray
+    num_scheduled_tokens: IntArray
+    num_draft_tokens: IntArray
+    start_pos: IntArray
+    adapter_slot: IntArray
+    logit_rows: IntArray
+    new_rows: tuple[NewRow, ...] = ()
+    block_appends: BlockAppends = field(default_factory=BlockAppends)
+    swap_out: IntArray = field(default_factory=no_pairs)
+    swap_in: IntArray = field(default_factory=no_pairs)
+    block_copies: IntArray = field(default_factory=no_pairs)
+    mask_rows: IntArray = field(default_factory=int_array)
+
+    @property
+    def num_tokens(self) -> int:
+        """Return how many tokens the step computes."""
+        return int(self.num_scheduled_tokens.sum())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenMasks:
+    """Allowed tokens of the rows in `mask_rows`: `bits` is `[num_rows, ceil(vocab / 32)]` int32."""
+
+    rows: IntArray
+    bits: IntArray
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowFailure:
+    """A row that could not be computed; its request ends, the others go on."""
+
+    row: int
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepResult:
+    """The tokens of one step: `rows [n]`, `token_ids [n, k]`, of which the first `num_accepted [n]` count.
+
+    `rows` are those that asked for logits, without the failed ones. `logprobs` holds those rows that asked
+    for them.
+    """
+
+    step_id: int
+    rows: IntArray
+    token_ids: IntArray
+    num_accepted: IntArray
+    failures: tuple[RowFailure, ...] = ()
+    logprobs: dict[int, tuple[TokenLogprobs, ...]] = field(default_factory=dict)

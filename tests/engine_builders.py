@@ -1,0 +1,182 @@
+"""Builders with defaults for tests of the engine core, and a harness that drives a scheduler at any depth."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tidemill_engine.config import SchedulerConfig, Watermarks
+from tidemill_engine.kv import KVCacheManager
+from tidemill_engine.messages import EngineRequest, RequestOutput, SamplingParams
+from tidemill_engine.model_uri import SimModel
+from tidemill_engine.request import RequestLimits
+from tidemill_engine.runner.base import ModelRunner, RunnerInfo
+from tidemill_engine.runner.sim import SimRunner
+from tidemill_engine.scheduler import ContinuousScheduler
+from tidemill_engine.sim_vocab import EOS, VOCAB_SIZE
+from tidemill_engine.step import SchedulerOutput, StepResult
+
+
+def make_request(
+    request_id: str = "r",
+    *,
+    prompt: list[int] | None = None,
+    prompt_len: int = 5,
+    max_tokens: int = 4,
+    ignore_eos: bool = True,
+    **sampling: object,
+) -> EngineRequest:
+    """Return a request whose prompt is words of the sim vocabulary, different for each id."""
+    if prompt is None:
+        generator = np.random.default_rng(sum(request_id.encode()))
+        prompt = generator.integers(300, VOCAB_SIZE, prompt_len).tolist()
+    return EngineRequest(
+        request_id=request_id,
+        prompt_token_ids=prompt,
+        sampling=SamplingParams(max_tokens=max_tokens, ignore_eos=ignore_eos, **sampling),  # type: ignore[arg-type]
+        arrival_time=0.0,
+    )
+
+
+def make_sim_runner(
+    *,
+    num_blocks: int = 64,
+    block_size: int = 4,
+    num_rows: int = 8,
+    max_model_len: int = 4096,
+    output_tokens: int | None = None,
+) -> SimRunner:
+    """Return a fake runner that takes no time."""
+    info = RunnerInfo(
+        vocab_size=VOCAB_SIZE,
+        max_model_len=min(max_model_len, num_blocks * block_size),
+        num_blocks=num_blocks,
+        block_size=block_size,
+        dtype="sim",
+        eos_token_ids=frozenset({EOS}),
+    )
+    model = SimModel(name="test", step_ms=0, output_tokens=output_tokens)
+    return SimRunner(model, info, num_rows=num_rows, sleep=lambda _seconds: None)
+
+
+def make_scheduler(
+    info: RunnerInfo,
+    *,
+    max_num_seqs: int = 8,
+    max_num_batched_tokens: int = 16,
+    watermarks: Watermarks | None = None,
+) -> ContinuousScheduler:
+    """Return a scheduler for a runner."""
+    limits = RequestLimits(
+        vocab_size=info.vocab_size,
+        max_model_len=info.max_model_len,
+        max_cached_tokens=info.num_blocks * info.block_size,
+        eos_token_ids=info.eos_token_ids,
+    )
+    kv = KVCacheManager(
+        num_blocks=info.num_blocks,
+        block_size=info.block_size,
+        num_rows=max_num_seqs,
+        max_tokens_per_row=limits.max_sequence_tokens,
+    )
+    config = SchedulerConfig(
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        watermarks=watermarks or Watermarks(),
+    )
+    return ContinuousScheduler(config, kv, limits)
+
+
+@dataclass(kw_only=True)
+class Harness:
+    """A scheduler and a runner stepped by hand; at depth 2 a step is scheduled before the previous one's update."""
+
+    scheduler: ContinuousScheduler
+    runner: ModelRunner
+    depth: int = 1
+    now: float = 0.0
+    outputs: list[RequestOutput] = field(default_factory=list)
+    steps: list[SchedulerOutput] = field(default_factory=list)
+    _results: deque[StepResult] = field(default_factory=deque)
+
+    def add(self, request: EngineRequest, seed: int = 0) -> None:
+        """Add a request and keep the refusal, if any."""
+        refused = self.scheduler.add(
+            request, request.sampling.seed if request.sampling.seed is not None else seed
+        )
+        if refused is not None:
+            self.outputs.append(refused)
+
+    def abort(self, request_id: str) -> None:
+        """Abort a request and keep the output, if any."""
+        output = self.scheduler.abort(request_id)
+        if output is not None:
+            self.outputs.append(output)
+
+    def step(self) -> bool:
+        """Schedule one step if possible and update the oldest when the pipe is full; False if nothing moved."""
+        self.now += 1.0
+        output = self.scheduler.schedule(self.now)
+        if output is not None:
+            check_step(output)
+            self.steps.append(output)
+            self.runner.launch(output)
+            self._results.append(self.runner.sample(None))
+        if self._results and (len(self._results) >= self.depth or output is None):
+            self.outputs += self.scheduler.update(self._results.popleft(), self.now)
+            self.scheduler.check_integrity()
+            return True
+        return output is not None
+
+    def run(self, max_steps: int = 20_000) -> None:
+        """Step until every request has ended."""
+        for _ in range(max_steps):
+            if not self.scheduler.has_work() and not self._results:
+                return
+            if not self.step():
+                raise AssertionError(f"stuck: {self.scheduler.stats()}")
+        raise AssertionError(f"not done after {max_steps} steps: {self.scheduler.stats()}")
+
+    def tokens(self, request_id: str) -> list[int]:
+        """Return what a request was given."""
+        return [token for o in self.outputs if o.request_id == request_id for token in o.token_ids]
+
+    def finish(self, request_id: str) -> RequestOutput:
+        """Return the one output that ends a request."""
+        (last,) = [o for o in self.outputs if o.request_id == request_id and o.finish_reason is not None]
+        return last
+
+
+def check_step(output: SchedulerOutput) -> None:
+    """Fail unless a step obeys the contract that every runner relies on."""
+    assert len(output.rows) == len(set(output.rows.tolist())), "a row stands twice in a step"
+    assert np.all(output.num_scheduled_tokens >= 1)
+    for array in (output.rows, output.num_scheduled_tokens, output.start_pos, output.logit_rows):
+        assert array.dtype == np.int32
+    assert np.all(np.diff(output.logit_rows) > 0)
+    assert output.logit_rows.size == 0 or output.logit_rows[-1] < output.num_tokens
+    is_chunk = output.num_scheduled_tokens > 1
+    new = {new_row.row for new_row in output.new_rows}
+    decodes = [row for row, chunk in zip(output.rows.tolist(), is_chunk, strict=True) if not chunk]
+    assert new | set(decodes) | set(output.rows[is_chunk].tolist()) == set(output.rows.tolist())
+
+
+def make_harness(
+    *,
+    depth: int = 1,
+    num_blocks: int = 64,
+    block_size: int = 4,
+    max_num_seqs: int = 8,
+    max_num_batched_tokens: int = 16,
+    output_tokens: int | None = None,
+) -> Harness:
+    """Return a scheduler on a fake runner."""
+    runner = make_sim_runner(
+        num_blocks=num_blocks, block_size=block_size, num_rows=max_num_seqs, output_tokens=output_tokens
+    )
+    scheduler = make_scheduler(
+        runner.info, max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens
+    )
+    return Harness(scheduler=scheduler, runner=runner, depth=depth)
