@@ -1,7 +1,7 @@
 """Writes docs/crd.md from the CRD: every field, its type, bounds, rules and description.
 
-Run by `make docs`; a test fails when the page is older than the schema. Knows the schema alone, no prose of its
-own beyond the frame.
+Run by `make docs`; a test fails when the page is older than the schema. Knows the schema alone, no prose of
+its own beyond the frame.
 """
 
 from __future__ import annotations
