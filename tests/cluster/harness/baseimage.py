@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from harness.buildah import buildah
 from harness.cache import cache_root
 from harness.errors import UnavailableError
 from harness.shell import run, step
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 BASE_IMAGE = "docker.io/library/python:3.11-slim"
 _SUITE = "bookworm"  # the Debian release whose Python is 3.11
@@ -31,7 +28,7 @@ _NOT_NEEDED = (
 )
 
 
-def ensure_base_image(buildah: Callable[..., str]) -> str:
+def ensure_base_image() -> str:
     """Return the reference of the base image, built once into buildah's storage."""
     if buildah("images", "--quiet", "--filter", f"reference={BASE_IMAGE}").strip():
         return BASE_IMAGE

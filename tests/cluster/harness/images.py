@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness import buildah
 from harness.baseimage import ensure_base_image
 from harness.cache import cache_root, locked
 from harness.errors import HarnessError
 from harness.imagestore import oci_layout
 from harness.oci import StoredImage
 from harness.prerequisites import NODE_TOOLS, ensure_tools, require_linux_root
-from harness.shell import run, step
+from harness.shell import step
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -133,32 +133,18 @@ def _is_longer_name(name: str, targets: list[Target]) -> bool:
     return not any(name.rpartition("-")[0] == target.name for target in targets)
 
 
-def _buildah(*arguments: object) -> str:
-    return run("buildah", *_storage(), *arguments, env={"BUILDAH_ISOLATION": "chroot"}).stdout
-
-
-def _storage() -> tuple[str, ...]:
-    root = cache_root() / "buildah"
-    return ("--root", str(root / "root"), "--runroot", str(root / "run"), "--storage-driver", "overlay")
-
-
 def _build(target: Target, key: str) -> None:
-    ensure_base_image(_buildah)
+    ensure_base_image()
     tag = f"localhost/tidemill-build/{target.name}:latest"
     log = cache_root() / "logs" / f"image-{target.name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     options = ("--pull-never", "--isolation", "chroot", "--network", "host", "--layers")
     volumes = [word for volume in _volumes() for word in ("--volume", volume)]
     what = ("--target", target.name, "--tag", tag, "--file", REPOSITORY / "Dockerfile", REPOSITORY)
-    command = [str(w) for w in ("buildah", *_storage(), "bud", *options, *volumes, *what)]
-    with step(f"building the image {target.name} (log: {log})"), log.open("wb") as file:
-        status = subprocess.run(command, check=False, stdout=file, stderr=file, stdin=subprocess.DEVNULL)
-    if status.returncode != 0:
-        raise HarnessError(f"building {target.name} failed:\n{log.read_text(errors='replace')[-3000:]}")
+    with step(f"building the image {target.name} (log: {log})"):
+        buildah.build(log, *options, *volumes, *what)
     with step(f"writing the image {target.name}"):
-        _buildah(
-            "push", "--quiet", "--disable-compression", tag, f"oci:{oci_layout().path}:{target.name}-{key}"
-        )
+        buildah.export(tag, oci_layout(), f"{target.name}-{key}")
 
 
 def _volumes() -> Iterator[str]:

@@ -58,6 +58,7 @@ NODE_TOOLS = (
         program="/usr/lib/cni/bridge", package="containernetworking-plugins", purpose="pod networking"
     ),
     SystemTool(program="buildah", package="buildah", purpose="building images without a daemon"),
+    SystemTool(program="skopeo", package="skopeo", purpose="writing images out as they are"),
     SystemTool(program="debootstrap", package="debootstrap", purpose="the offline base image"),
     SystemTool(program="nginx", package="nginx-light", purpose="the ingress of the tests"),
 )
