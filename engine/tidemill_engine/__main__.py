@@ -1,9 +1,130 @@
 """Command line of this package; reads flags and environment and nothing else does."""
 
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+from pathlib import Path
+
+from tidemill_engine.api.config import AdminConfig, DrainConfig, HttpConfig, ServeConfig
+from tidemill_engine.api.serve import serve
+from tidemill_engine.api.termination import (
+    EXIT_USAGE,
+    Ending,
+    default_termination_log,
+    write_termination_log,
+)
+from tidemill_engine.config import DTYPES, CacheConfig, CoreConfig, ModelConfig, SchedulerConfig
+from tidemill_engine.errors import EngineError
+from tidemill_engine.model_uri import SUPPORTED, default_model_name, parse_model_uri
+
+API_KEY_VARIABLE = "TIDEMILL_API_KEY"
+LOG_LEVELS = ("debug", "info", "warning", "error")
+NICENESS = 3
+"""Streams can wait a moment; a step that waits holds up every stream."""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Build the parser of the whole command line."""
+    parser = argparse.ArgumentParser(prog="tidemill-engine", description="Serve a language model.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    command = commands.add_parser("serve", help="serve one model over the OpenAI API")
+    command.add_argument("uri", metavar="URI", help=f"the model: {SUPPORTED}".replace("%", "%%"))
+    _add_http_flags(command.add_argument_group("server"))
+    _add_engine_flags(command.add_argument_group("engine"))
+    command.add_argument("--log-level", choices=LOG_LEVELS, default="info")
+    return parser
+
+
+def _add_http_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--host", default="127.0.0.1", help="address of the OpenAI API (default 127.0.0.1)")
+    group.add_argument("--port", type=int, default=8000, help="its port; 0 takes a free one (default 8000)")
+    group.add_argument("--admin-host", help="address of the admin API (default: --host with a token file)")
+    group.add_argument("--admin-port", type=int, default=8001, help="its port (default 8001)")
+    group.add_argument("--admin-token-file", type=Path, help="file with the admin API's bearer token")
+    group.add_argument("--served-model-name", nargs="+", metavar="NAME", help="names that requests may use")
+    group.add_argument("--api-key", help=f"ask for this key under /v1/ (default ${API_KEY_VARIABLE})")
+    group.add_argument("--max-body-bytes", type=int, default=8 * 1024 * 1024, help="longest request body")
+    group.add_argument(
+        "--max-queued-requests", type=int, default=1024, help="beyond these and the running ones: 429"
+    )
+    group.add_argument("--drain-grace", type=float, default=5.0, help="seconds to accept while draining")
+    group.add_argument("--drain-timeout", type=float, default=300.0, help="seconds for streams to finish")
+    group.add_argument("--termination-log", type=Path, help="file for the reason of a failure")
+
+
+def _add_engine_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--dtype", choices=DTYPES, default="auto", help="auto is bfloat16 on a CPU")
+    group.add_argument("--max-model-len", type=int, help="longest sequence (default: the model's)")
+    group.add_argument("--max-num-seqs", type=int, default=SchedulerConfig.max_num_seqs)
+    group.add_argument("--max-num-batched-tokens", type=int, default=SchedulerConfig.max_num_batched_tokens)
+    group.add_argument("--block-size", type=int, default=CacheConfig.block_size, help="tokens per KV block")
+    group.add_argument("--kv-cache-memory-bytes", type=int, help="memory for the KV cache")
+    group.add_argument("--num-kv-blocks", type=int, help="KV blocks, instead of memory")
+    group.add_argument("--seed", type=int, default=0, help="seed of requests that bring none")
+
+
+def make_config(arguments: argparse.Namespace, api_key: str | None) -> ServeConfig:
+    """Turn flags into a checked configuration."""
+    model = parse_model_uri(arguments.uri)
+    core = CoreConfig(
+        model=ModelConfig(
+            uri=arguments.uri,
+            dtype=arguments.dtype,
+            max_model_len=arguments.max_model_len,
+            seed=arguments.seed,
+        ),
+        cache=CacheConfig(
+            block_size=arguments.block_size,
+            num_blocks=arguments.num_kv_blocks,
+            memory_bytes=arguments.kv_cache_memory_bytes,
+        ),
+        scheduler=SchedulerConfig(
+            max_num_seqs=arguments.max_num_seqs,
+            max_num_batched_tokens=arguments.max_num_batched_tokens,
+        ),
+        log_level=arguments.log_level,
+    )
+    token_file = arguments.admin_token_file
+    admin_host = arguments.admin_host or (arguments.host if token_file is not None else "127.0.0.1")
+    return ServeConfig(
+        core=core,
+        served_model_names=tuple(arguments.served_model_name or [default_model_name(model)]),
+        http=HttpConfig(
+            host=arguments.host,
+            port=arguments.port,
+            api_key=arguments.api_key or api_key,
+            max_body_bytes=arguments.max_body_bytes,
+        ),
+        admin=AdminConfig(host=admin_host, port=arguments.admin_port, token_file=token_file),
+        drain=DrainConfig(grace_seconds=arguments.drain_grace, timeout_seconds=arguments.drain_timeout),
+        max_queued_requests=arguments.max_queued_requests,
+        termination_log=arguments.termination_log or default_termination_log(),
+        niceness=NICENESS,
+    )
+
 
 def main() -> None:
     """Run the command line."""
-    raise SystemExit("not built yet")
+    arguments = make_parser().parse_args()
+    logging.basicConfig(
+        level=arguments.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    log_path = arguments.termination_log or default_termination_log()
+    try:
+        config = make_config(arguments, os.environ.get(API_KEY_VARIABLE) or None)
+    except EngineError as error:
+        ending = Ending(exit_code=EXIT_USAGE, reason="InvalidConfig", message=error.message)
+    else:
+        ending = asyncio.run(serve(config))
+    write_termination_log(log_path, ending)
+    if ending.exit_code:
+        print(f"tidemill-engine: {ending.message}", file=sys.stderr)
+    raise SystemExit(ending.exit_code)
 
 
 if __name__ == "__main__":

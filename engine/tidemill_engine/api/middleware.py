@@ -1,0 +1,81 @@
+"""What happens around every handler: keys, errors as OpenAI writes them, and counting.
+
+Knows HTTP; does not know what the handlers do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from tidemill_engine.api.context import ApiContext
+from tidemill_engine.api.http_errors import INTERNAL, UnauthorizedError, from_aiohttp, to_http
+from tidemill_engine.errors import EngineError
+
+logger = logging.getLogger(__name__)
+
+
+def bearer_matches(request: web.Request, secret: str) -> bool:
+    """Compare the bearer token of a request in constant time."""
+    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+    is_same = hmac.compare_digest(given.strip().encode(errors="surrogateescape"), secret.encode())
+    return is_same and scheme.lower() == "bearer"
+
+
+def error_middleware() -> Middleware:
+    """Turn every error into OpenAI's object; an unforeseen one is logged and costs its own request."""
+
+    @web.middleware
+    async def handle(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except EngineError as error:
+            return to_http(error).response()
+        except web.HTTPException as error:
+            return from_aiohttp(error, request.path).response()
+        except (ConnectionResetError, asyncio.CancelledError):
+            raise
+        except Exception:
+            logger.exception("a request to %s failed inside", request.path)
+            return INTERNAL.response()
+
+    return handle
+
+
+def key_middleware(api_key: str | None) -> Middleware:
+    """Ask for the API key under /v1/ where one is set."""
+
+    @web.middleware
+    async def handle(request: web.Request, handler: Handler) -> web.StreamResponse:
+        is_guarded = api_key is not None and request.path.startswith("/v1/")
+        if is_guarded and not bearer_matches(request, api_key or ""):
+            raise UnauthorizedError("the API key is missing or wrong: send it as 'Authorization: Bearer KEY'")
+        return await handler(request)
+
+    return handle
+
+
+def counting_middleware(context: ApiContext) -> Middleware:
+    """Count requests in progress for the drain, and answers and lost clients for the metrics."""
+
+    @web.middleware
+    async def handle(request: web.Request, handler: Handler) -> web.StreamResponse:
+        resource = request.match_info.route.resource
+        route = resource.canonical if resource is not None else "other"
+        is_generating = request.method == "POST"
+        context.requests.enter(is_generating)
+        try:
+            response = await handler(request)
+        except (ConnectionResetError, asyncio.CancelledError):
+            context.metrics.on_disconnect()
+            raise
+        finally:
+            context.requests.leave(is_generating)
+        context.metrics.on_http(route, response.status)
+        return response
+
+    return handle
