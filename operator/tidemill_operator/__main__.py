@@ -1,9 +1,70 @@
-"""Command line of this package; reads flags and environment and nothing else does."""
+"""Command line of the operator; reads flags and environment and nothing else does."""
+
+import argparse
+import asyncio
+import logging
+import os
+import socket
+import sys
+import uuid
+
+from tidemill_operator import names
+from tidemill_operator.runtime import Settings, run_operator
 
 
 def main() -> None:
     """Run the command line."""
-    raise SystemExit("not built yet")
+    arguments = make_parser().parse_args()
+    logging.basicConfig(
+        level=arguments.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    logging.getLogger("kopf").setLevel(logging.WARNING)
+    asyncio.run(run_operator(settings_of(arguments)))
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Build the parser of flags."""
+    parser = argparse.ArgumentParser(prog="tidemill-operator", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="look after all InferenceServices of a cluster")
+    run.add_argument("--engine-image", required=True, help="image of services that name none")
+    run.add_argument(
+        "--operator-namespace",
+        default=os.environ.get("POD_NAMESPACE", ""),
+        help="where operator and gateway run; POD_NAMESPACE if absent",
+    )
+    run.add_argument(
+        "--gateway-selector", default=names.DEFAULT_GATEWAY_SELECTOR, help="labels of gateway pods"
+    )
+    run.add_argument("--http-host", default="0.0.0.0", help="address of health and metrics")  # noqa: S104
+    run.add_argument("--http-port", type=int, default=names.OPERATOR_HTTP_PORT)
+    run.add_argument("--lease-name", default=names.DEFAULT_LEASE_NAME)
+    run.add_argument(
+        "--watch-namespace",
+        action="append",
+        default=[],
+        help="look after the services of this namespace only; may be repeated",
+    )
+    run.add_argument(
+        "--log-level", default="info", choices=("debug", "info", "warning", "error"), help="how much to log"
+    )
+    return parser
+
+
+def settings_of(arguments: argparse.Namespace) -> Settings:
+    """Make settings of parsed flags; end with a message when one that is needed is missing."""
+    if not arguments.operator_namespace:
+        sys.exit("tidemill-operator: give --operator-namespace, or set POD_NAMESPACE")
+    return Settings(
+        engine_image=arguments.engine_image,
+        operator_namespace=arguments.operator_namespace,
+        identity=f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}",
+        gateway_selector=arguments.gateway_selector,
+        lease_name=arguments.lease_name,
+        http_host=arguments.http_host,
+        http_port=arguments.http_port,
+        watch_namespaces=tuple(arguments.watch_namespace),
+    )
 
 
 if __name__ == "__main__":

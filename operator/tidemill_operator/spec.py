@@ -1,8 +1,8 @@
 """What a person wrote in an InferenceService, as frozen values, and the revision that it amounts to.
 
 Pure. Knows the fields, their defaults and which of them decide what runs in a pod. Refuses to know Kubernetes
-objects other than the InferenceService itself. Defaults that reach a pod stand here and not in the schema, so that
-a changed default never changes a stored object, hence never a revision.
+objects other than the InferenceService itself. Defaults that reach a pod stand here and not in the schema, so
+that a changed default never changes a stored object, hence never a revision.
 """
 
 import hashlib

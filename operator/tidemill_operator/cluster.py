@@ -1,0 +1,199 @@
+"""All that the operator reads from and writes to the cluster for one InferenceService.
+
+Knows which objects to read, server-side apply, and that an object already written and unchanged since needs
+no second write. Refuses to decide anything: `plan.py` does.
+
+The permissions that the operator needs (the chart grants exactly these; the last line is a Role in the
+operator's own namespace, all others are cluster-wide or, with --watch-namespace, per namespace):
+
+    serving.tidemill.dev   inferenceservices              get list watch
+    serving.tidemill.dev   inferenceservices/status       get patch
+    serving.tidemill.dev   inferenceservices/finalizers   update   (ownerReferences with blockOwnerDeletion)
+    apps                   deployments                    get list watch create patch delete
+    apps                   controllerrevisions            get list create patch delete
+    apps                   replicasets                    list
+    ""                     pods                           get list watch   (gateway pods, too)
+    ""                     services                       get list watch create patch delete
+    ""                     secrets                        get create
+    ""                     events                         create
+    discovery.k8s.io       endpointslices                 get list watch create patch delete
+    networking.k8s.io      ingresses                      get list watch create patch delete
+    policy                 poddisruptionbudgets           get list watch create patch delete
+    apiextensions.k8s.io   customresourcedefinitions      list watch   (kopf waits for the CRD to appear)
+    coordination.k8s.io    leases                         get create update   (operator's namespace)
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+import secrets
+from base64 import b64encode
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tidemill_operator import names, observed
+from tidemill_operator.api import Api, Object, Place
+from tidemill_operator.errors import ApiError
+from tidemill_operator.keys import Key
+from tidemill_operator.manifests import Manifest
+from tidemill_operator.observed import Observed
+from tidemill_operator.plan import Delete, Plan
+
+logger = logging.getLogger(__name__)
+
+TOKEN_BYTES: Final = 32
+
+ObjectKey = tuple[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterSettings:
+    """Where the operator runs and how it finds the gateway pods."""
+
+    operator_namespace: str
+    gateway_selector: str = names.DEFAULT_GATEWAY_SELECTOR
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What was read, and at which version each object was."""
+
+    observed: Observed
+    versions: Mapping[ObjectKey, str]
+
+
+class Cluster:
+    """Reads the world of one service, and carries out a plan."""
+
+    def __init__(self, api: Api, settings: ClusterSettings) -> None:
+        self._api = api
+        self._settings = settings
+        self._written: dict[Key, dict[ObjectKey, tuple[str, str]]] = {}
+
+    async def read_service(self, key: Key) -> Object | None:
+        """Read the InferenceService itself; None when it is gone."""
+        return await self._api.get(Place(kind=names.KIND, namespace=key.namespace, name=key.name))
+
+    def forget(self, key: Key) -> None:
+        """Drop what was remembered about a service that is gone."""
+        self._written.pop(key, None)
+
+    async def observe(self, service: Object) -> Reading:
+        """Read everything around a service; only what it owns counts."""
+        metadata = service["metadata"]
+        namespace, name, uid = metadata["namespace"], metadata["name"], metadata["uid"]
+        labels = {names.LABEL_SERVICE: name}
+        lists = asyncio.gather(
+            self._api.list("Deployment", namespace, labels),
+            self._api.list("ReplicaSet", namespace, labels),
+            self._api.list("Pod", namespace, labels),
+            self._api.list("ControllerRevision", namespace, labels),
+            self._api.list("Pod", self._settings.operator_namespace, self._settings.gateway_selector),
+        )
+        places = [Place(kind=kind, namespace=namespace, name=child) for kind, child in single_children(name)]
+        singles = asyncio.gather(*(self._get_typed(place) for place in places))
+        (deployments, replica_sets, pods, revisions, gateways), maybe = await asyncio.gather(lists, singles)
+        own_deployments = observed.owned(deployments, [uid])
+        own_sets = observed.owned(replica_sets, _uids(own_deployments))
+        own_pods = observed.owned(pods, _uids(own_sets))
+        own_revisions = [{**r, "kind": "ControllerRevision"} for r in observed.owned(revisions, [uid])]
+        found = [obj for obj in maybe if obj is not None]
+        typed_deployments = [{**d, "kind": "Deployment"} for d in own_deployments]
+        return Reading(
+            observed=Observed(
+                deployments=tuple(observed.deployment_view(d) for d in own_deployments),
+                pods=tuple(observed.pod_view(p) for p in own_pods),
+                templates={observed.revision_of(r): r["data"]["template"] for r in own_revisions},
+                revision_numbers=tuple(r["revision"] for r in own_revisions),
+                children=tuple(observed.child_view(obj, uid) for obj in [*found, *own_revisions]),
+                gateways=tuple(v for p in gateways if (v := observed.gateway_view(p)) is not None),
+            ),
+            versions=_versions([*typed_deployments, *found]),
+        )
+
+    async def execute(self, key: Key, plan: Plan, versions: Mapping[ObjectKey, str]) -> None:
+        """Carry out everything but status and events; stop at the first failure."""
+        for manifest in plan.secrets:
+            await self._create_secret(manifest)
+        for manifest in plan.applies:
+            await self._apply(key, manifest, versions)
+        for delete in plan.deletes:
+            await self._delete(key, delete)
+
+    async def write_status(self, service: Object, status: Mapping[str, Any]) -> None:
+        """Apply the status of exactly the service that was read; one that is gone needs none."""
+        metadata = service["metadata"]
+        identity = {key: metadata[key] for key in ("namespace", "name", "uid")}
+        manifest = {
+            "apiVersion": names.API_VERSION,
+            "kind": names.KIND,
+            "metadata": identity,
+            "status": dict(status),
+        }
+        try:
+            await self._api.apply_status(manifest)
+        except ApiError as error:
+            if not error.is_not_found:
+                raise
+
+    async def _get_typed(self, place: Place) -> Object | None:
+        obj = await self._api.get(place)
+        return None if obj is None else {**obj, "kind": place.kind}
+
+    async def _create_secret(self, manifest: Manifest) -> None:
+        """Create the Secret with a new random token; one that exists is left as it is."""
+        token = b64encode(secrets.token_urlsafe(TOKEN_BYTES).encode()).decode()
+        try:
+            await self._api.create({**manifest, "data": {names.ADMIN_TOKEN_KEY: token}}, kind="Secret")
+        except ApiError as error:
+            if not error.is_conflict:
+                raise
+
+    async def _apply(self, key: Key, manifest: Manifest, versions: Mapping[ObjectKey, str]) -> None:
+        """Apply one manifest, unless the object stands as the last apply of the same manifest left it."""
+        object_key = (manifest["kind"], manifest["metadata"]["name"])
+        digest = _digest(manifest)
+        written = self._written.setdefault(key, {})
+        if object_key in versions and written.get(object_key) == (digest, versions[object_key]):
+            return
+        answer = await self._api.apply(manifest)
+        version = answer["metadata"]["resourceVersion"]
+        if version != versions.get(object_key):
+            logger.info("applied %s %s of %s", *object_key, key)
+        written[object_key] = (digest, version)
+
+    async def _delete(self, key: Key, delete: Delete) -> None:
+        """Delete one object by its UID; one that was replaced in between is not ours to delete."""
+        place = Place(kind=delete.kind, namespace=key.namespace, name=delete.name)
+        try:
+            await self._api.delete(place, {"uid": delete.uid})
+        except ApiError as error:
+            if not error.is_conflict:
+                raise
+        logger.info("deleted %s %s of %s: nothing wants it any more", delete.kind, delete.name, key)
+
+
+def single_children(name: str) -> list[ObjectKey]:
+    """Give the kind and name of every child that exists at most once."""
+    return [
+        ("Service", names.client_service_name(name)),
+        ("Service", names.replicas_service_name(name)),
+        ("EndpointSlice", names.gateway_slice_name(name)),
+        ("Secret", names.admin_secret_name(name)),
+        ("Ingress", names.ingress_name(name)),
+        ("PodDisruptionBudget", names.disruption_budget_name(name)),
+    ]
+
+
+def _uids(objects: Iterable[Mapping[str, Any]]) -> list[str]:
+    return [obj["metadata"]["uid"] for obj in objects]
+
+
+def _versions(objects: Iterable[Object]) -> dict[ObjectKey, str]:
+    return {(obj["kind"], obj["metadata"]["name"]): obj["metadata"]["resourceVersion"] for obj in objects}
+
+
+def _digest(manifest: Manifest) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,248 @@
+"""The conditions of an InferenceService: ordered chains of checks, the first that applies gives the answer.
+
+Pure. Knows which words status uses and what each means: Ready means routable. Refuses to know how the facts
+were found and when conditions changed; `merge` adds the times.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tidemill_operator import spec as spec_module
+from tidemill_operator.failures import Failure
+from tidemill_operator.spec import ScalingSpec
+
+READY: Final = "Ready"
+MODEL_READY: Final = "ModelReady"
+AVAILABLE: Final = "Available"
+PROGRESSING: Final = "Progressing"
+ROUTE_READY: Final = "RouteReady"
+SCALING_ACTIVE: Final = "ScalingActive"
+SUSPENDED: Final = "Suspended"
+RECONCILING: Final = "Reconciling"
+STALLED: Final = "Stalled"
+NEWER_TEMPLATE: Final = "NewerTemplateAvailable"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condition:
+    """One condition, without its times."""
+
+    type: str
+    is_true: bool
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Situation:
+    """The facts that the conditions state; `problem` is what keeps the operator from acting at all."""
+
+    problem: Failure | None = None
+    is_suspended: bool = False
+    desired: int = 0
+    least_ready: int = 0
+    num_ready: int = 0
+    num_updated_ready: int = 0
+    num_pods: int = 0
+    is_rolling_out: bool = False
+    is_loading: bool = False
+    failure: Failure | None = None
+    num_gateways: int = 0
+    claimed_by: Mapping[str, str] | None = None
+    scaling: ScalingSpec | None = None
+    has_newer_template: bool = False
+
+    @property
+    def is_settled(self) -> bool:
+        """Tell whether everything is as the spec wants it."""
+        counts_match = self.num_updated_ready == self.desired == self.num_pods
+        return self.problem is None and counts_match and not self.is_rolling_out
+
+
+def evaluate(situation: Situation) -> list[Condition]:
+    """Give all conditions in the order in which status shows them."""
+    always = [
+        _ready(situation),
+        _model_ready(situation),
+        _available(situation),
+        _progressing(situation),
+        _route_ready(situation),
+        _scaling_active(situation),
+        _suspended(situation),
+    ]
+    sometimes = [_reconciling(situation), _stalled(situation), _newer_template(situation)]
+    return [*always, *(condition for condition in sometimes if condition is not None)]
+
+
+def merge(
+    conditions: Iterable[Condition], previous: Sequence[Mapping[str, Any]], now: str, generation: int
+) -> list[dict[str, Any]]:
+    """Write conditions in the API's form; the time of a condition changes only with its status."""
+    before = {condition.get("type"): condition for condition in previous}
+    merged = []
+    for condition in conditions:
+        status = "True" if condition.is_true else "False"
+        old = before.get(condition.type, {})
+        is_same = old.get("status") == status and bool(old.get("lastTransitionTime"))
+        merged.append(
+            {
+                "type": condition.type,
+                "status": status,
+                "observedGeneration": generation,
+                "lastTransitionTime": old["lastTransitionTime"] if is_same else now,
+                "reason": condition.reason,
+                "message": condition.message,
+            }
+        )
+    return merged
+
+
+def _ready(situation: Situation) -> Condition:
+    route = _route_ready(situation)
+    blocked = _blocked(READY, situation)
+    if blocked is not None:
+        return blocked
+    if situation.num_ready > 0 and situation.num_gateways > 0:
+        message = f"{situation.num_ready} of {situation.desired} replicas are ready"
+        return Condition(type=READY, is_true=True, reason="ReplicasReady", message=message)
+    if situation.num_ready > 0:
+        return Condition(type=READY, is_true=False, reason=route.reason, message=route.message)
+    return _not_ready(READY, situation)
+
+
+def _model_ready(situation: Situation) -> Condition:
+    blocked = _blocked(MODEL_READY, situation)
+    if blocked is not None:
+        return blocked
+    if situation.num_updated_ready > 0:
+        message = "the model is loaded and answers"
+        return Condition(type=MODEL_READY, is_true=True, reason="ModelLoaded", message=message)
+    return _not_ready(MODEL_READY, situation)
+
+
+def _available(situation: Situation) -> Condition:
+    blocked = _blocked(AVAILABLE, situation)
+    if blocked is not None:
+        return blocked
+    needed = max(1, situation.least_ready)
+    message = f"{situation.num_ready} replicas are ready, at least {needed} of {situation.desired} must be"
+    if situation.num_ready >= needed:
+        return Condition(type=AVAILABLE, is_true=True, reason="MinimumReplicasReady", message=message)
+    if situation.num_ready == 0:
+        return _not_ready(AVAILABLE, situation)
+    return Condition(type=AVAILABLE, is_true=False, reason="TooFewReplicasReady", message=message)
+
+
+def _progressing(situation: Situation) -> Condition:
+    stopped = situation.problem or _stalling(situation)
+    if stopped is not None:
+        return Condition(type=PROGRESSING, is_true=False, reason=stopped.reason, message=stopped.message)
+    if situation.is_settled:
+        message = f"{situation.num_updated_ready} of {situation.desired} replicas are ready and up to date"
+        return Condition(type=PROGRESSING, is_true=False, reason="Settled", message=message)
+    reason, message = _movement(situation)
+    return Condition(type=PROGRESSING, is_true=True, reason=reason, message=message)
+
+
+def _route_ready(situation: Situation) -> Condition:
+    if situation.num_gateways == 0:
+        message = (
+            "no gateway pod is ready, so clients cannot reach the service; see the tidemill-gateway pods"
+        )
+        return Condition(type=ROUTE_READY, is_true=False, reason="NoGatewayReady", message=message)
+    if situation.claimed_by:
+        claims = ", ".join(f"{name} by {owner}" for name, owner in sorted(situation.claimed_by.items()))
+        message = (
+            f"older services claim model names of this one ({claims}); requests by bare model name go there. "
+            "Choose other spec.model.servedNames, or address this service by its path or host name"
+        )
+        return Condition(type=ROUTE_READY, is_true=False, reason="ServedNameConflict", message=message)
+    message = f"{situation.num_gateways} gateway pods route to the service"
+    return Condition(type=ROUTE_READY, is_true=True, reason="GatewayReady", message=message)
+
+
+def _scaling_active(situation: Situation) -> Condition:
+    if situation.scaling is None:
+        reason, message = "ManualReplicas", "spec.replicas decides; no spec.scaling is given"
+    elif situation.scaling.mode == spec_module.MODE_ADVISORY:
+        reason, message = "AutoscalerNotIncluded", "this version gives no advice; spec.replicas decides"
+    else:
+        reason = "AutoscalerNotIncluded"
+        message = (
+            "this version has no autoscaler yet; the service is held at scaling.minReplicas "
+            f"({situation.scaling.min_replicas})"
+        )
+    return Condition(type=SCALING_ACTIVE, is_true=False, reason=reason, message=message)
+
+
+def _suspended(situation: Situation) -> Condition:
+    if situation.is_suspended:
+        message = "spec.suspend is true: replicas are stopped, everything else is kept"
+        return Condition(type=SUSPENDED, is_true=True, reason="Suspended", message=message)
+    return Condition(type=SUSPENDED, is_true=False, reason="NotSuspended", message="spec.suspend is not set")
+
+
+def _reconciling(situation: Situation) -> Condition | None:
+    if situation.is_settled or _stalled(situation) is not None:
+        return None
+    reason, message = _movement(situation)
+    return Condition(type=RECONCILING, is_true=True, reason=reason, message=message)
+
+
+def _stalled(situation: Situation) -> Condition | None:
+    stopped = situation.problem or _stalling(situation)
+    if stopped is None:
+        return None
+    return Condition(type=STALLED, is_true=True, reason=stopped.reason, message=stopped.message)
+
+
+def _newer_template(situation: Situation) -> Condition | None:
+    if not situation.has_newer_template:
+        return None
+    message = (
+        "this version of the operator would make the pods differently; nothing restarts by itself. Set the "
+        "annotation serving.tidemill.dev/restartedAt to take the new template"
+    )
+    return Condition(type=NEWER_TEMPLATE, is_true=True, reason="OperatorChanged", message=message)
+
+
+def _blocked(kind: str, situation: Situation) -> Condition | None:
+    """Answer for every condition that cannot be true whatever the pods do."""
+    if situation.problem is not None:
+        problem = situation.problem
+        return Condition(type=kind, is_true=False, reason=problem.reason, message=problem.message)
+    if situation.is_suspended:
+        return Condition(type=kind, is_true=False, reason="Suspended", message="spec.suspend is true")
+    if situation.desired == 0:
+        message = "spec.replicas is 0: set it to 1 or more to serve"
+        return Condition(type=kind, is_true=False, reason="NoReplicas", message=message)
+    return None
+
+
+def _not_ready(kind: str, situation: Situation) -> Condition:
+    if situation.failure is not None:
+        failure = situation.failure
+        where = f" (pod {failure.pod})" if failure.pod and failure.pod not in failure.message else ""
+        return Condition(type=kind, is_true=False, reason=failure.reason, message=failure.message + where)
+    reason, message = _movement(situation)
+    return Condition(type=kind, is_true=False, reason=reason, message=message)
+
+
+def _movement(situation: Situation) -> tuple[str, str]:
+    """Say in which phase a service is that is on its way."""
+    counts = f"{situation.num_updated_ready} of {situation.desired} replicas are ready"
+    if situation.desired == 0:
+        return "Stopping", f"{situation.num_pods} replicas are finishing their streams"
+    if situation.is_rolling_out:
+        return "RollingOut", f"{counts} in the new revision; the old one still has replicas"
+    if situation.num_updated_ready >= situation.desired:
+        return "ScalingDown", f"{counts}; {situation.num_pods} exist"
+    if situation.is_loading:
+        return "ModelLoading", f"{counts}; the model is being loaded"
+    return "ReplicasStarting", f"{counts}; replicas are being created"
+
+
+def _stalling(situation: Situation) -> Failure | None:
+    failure = situation.failure
+    return failure if failure is not None and failure.stalls else None

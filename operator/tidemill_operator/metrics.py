@@ -1,0 +1,29 @@
+"""Every metric that the operator exports, in one place."""
+
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+REGISTRY: Final = CollectorRegistry()
+
+RECONCILE_SECONDS: Final = Histogram(
+    "tidemill_operator_reconcile_seconds",
+    "How long one run over one InferenceService took",
+    buckets=(0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
+    registry=REGISTRY,
+)
+RECONCILES: Final = Counter(
+    "tidemill_operator_reconciles",
+    "Runs over an InferenceService by how they ended",
+    labelnames=("result",),
+    registry=REGISTRY,
+)
+STATUS_WRITES: Final = Counter(
+    "tidemill_operator_status_writes", "Writes of an InferenceService's status", registry=REGISTRY
+)
+QUEUE_KEYS: Final = Gauge(
+    "tidemill_operator_queue_keys", "InferenceServices that the work queue looks after", registry=REGISTRY
+)
+IS_LEADER: Final = Gauge(
+    "tidemill_operator_is_leader", "1 while this process holds the lease and acts", registry=REGISTRY
+)

@@ -1,0 +1,234 @@
+"""What was read from the cluster about one InferenceService, as frozen values.
+
+Pure. Knows which few facts of each object matter, and that ownership decides what counts: a pod counts only
+when its ReplicaSet's Deployment belongs to the service, whatever labels it carries. Refuses to know what
+follows from it.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tidemill_operator import names
+
+Raw = Mapping[str, Any]
+
+FINISHED_PHASES: Final = frozenset({"Failed", "Succeeded"})
+
+_EMPTY: Final[Raw] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Termination:
+    """How the engine container last ended."""
+
+    reason: str
+    message: str
+    exit_code: int
+    started_at: str | None
+    finished_at: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodView:
+    """One replica."""
+
+    name: str
+    revision: str
+    is_ready: bool = False
+    is_terminating: bool = False
+    is_scheduled: bool = True
+    phase: str = "Running"
+    phase_reason: str = ""
+    phase_message: str = ""
+    unscheduled_message: str = ""
+    waiting_reason: str = ""
+    waiting_message: str = ""
+    is_running: bool = False
+    ready_changed_at: str | None = None
+    termination: Termination | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeploymentView:
+    """One revision's Deployment."""
+
+    name: str
+    revision: str
+    uid: str = ""
+    created_at: str = ""
+    replicas: int = 0
+    written_replicas: int | None = None
+    existing_replicas: int = 0
+    creation_failure: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChildView:
+    """Any other object that bears a name which the operator would use."""
+
+    kind: str
+    name: str
+    uid: str
+    is_owned: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewayView:
+    """One gateway pod that is ready."""
+
+    name: str
+    ip: str
+    node: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """A write that the API server refused in this run."""
+
+    what: str
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observed:
+    """Everything that one run has read besides the InferenceService itself."""
+
+    deployments: tuple[DeploymentView, ...] = ()
+    pods: tuple[PodView, ...] = ()
+    templates: Mapping[str, Raw] | None = None
+    revision_numbers: tuple[int, ...] = ()
+    children: tuple[ChildView, ...] = ()
+    gateways: tuple[GatewayView, ...] = ()
+    older_claims: Mapping[str, str] | None = None
+    refusal: Refusal | None = None
+
+    def child(self, kind: str, name: str) -> ChildView | None:
+        """Find a child by kind and name."""
+        return next((c for c in self.children if (c.kind, c.name) == (kind, name)), None)
+
+    def deployment(self, revision: str) -> DeploymentView | None:
+        """Find a revision's Deployment."""
+        return next((d for d in self.deployments if d.revision == revision), None)
+
+    def template(self, revision: str) -> Raw | None:
+        """Find a revision's frozen pod template."""
+        return (self.templates or _EMPTY).get(revision)
+
+    def pods_of(self, revision: str) -> tuple[PodView, ...]:
+        """Give a revision's pods, those that terminate included."""
+        return tuple(pod for pod in self.pods if pod.revision == revision)
+
+    def live_pods(self, revision: str | None = None) -> tuple[PodView, ...]:
+        """Give the pods that still hold resources, of one revision or of all; evicted ones do not."""
+        return tuple(
+            pod for pod in self.pods if pod.phase not in FINISHED_PHASES and revision in {None, pod.revision}
+        )
+
+    def num_ready(self, revision: str | None = None) -> int:
+        """Count the pods that are ready and stay, of one revision or of all."""
+        return sum(
+            pod.is_ready and not pod.is_terminating and revision in {None, pod.revision} for pod in self.pods
+        )
+
+
+def is_controlled_by(obj: Raw, uid: str) -> bool:
+    """Tell whether the object's controller is the one with this UID."""
+    owners = obj["metadata"].get("ownerReferences") or ()
+    return any(owner.get("controller") and owner["uid"] == uid for owner in owners)
+
+
+def owned(objects: Iterable[Raw], uids: Iterable[str]) -> list[Raw]:
+    """Keep the objects whose controller is one of those UIDs."""
+    wanted = set(uids)
+    return [obj for obj in objects if any(is_controlled_by(obj, uid) for uid in wanted)]
+
+
+def child_view(obj: Raw, service_uid: str) -> ChildView:
+    """Reduce an object to its identity and whose it is."""
+    metadata = obj["metadata"]
+    return ChildView(
+        kind=obj["kind"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        is_owned=is_controlled_by(obj, service_uid),
+    )
+
+
+def deployment_view(obj: Raw) -> DeploymentView:
+    """Reduce a Deployment to its counts and its failure to create pods."""
+    metadata, status = obj["metadata"], obj.get("status") or _EMPTY
+    written = (metadata.get("annotations") or _EMPTY).get(names.ANNOTATION_REPLICAS, "")
+    failure = _condition(status, "ReplicaFailure")
+    return DeploymentView(
+        name=metadata["name"],
+        revision=revision_of(obj),
+        uid=metadata["uid"],
+        created_at=metadata.get("creationTimestamp") or "",
+        replicas=obj["spec"].get("replicas", 1),
+        written_replicas=int(written) if written.isdigit() else None,
+        existing_replicas=status.get("replicas", 0),
+        creation_failure=failure.get("message", "") if failure.get("status") == "True" else "",
+    )
+
+
+def pod_view(obj: Raw) -> PodView:
+    """Reduce an engine pod to what its conditions and its engine container say."""
+    metadata, status = obj["metadata"], obj.get("status") or _EMPTY
+    ready, scheduled = _condition(status, "Ready"), _condition(status, "PodScheduled")
+    container = _engine_status(status)
+    waiting = (container.get("state") or _EMPTY).get("waiting") or _EMPTY
+    is_unscheduled = scheduled.get("status") == "False"
+    return PodView(
+        name=metadata["name"],
+        revision=revision_of(obj),
+        is_ready=ready.get("status") == "True",
+        is_terminating=bool(metadata.get("deletionTimestamp")),
+        is_scheduled=bool((obj.get("spec") or _EMPTY).get("nodeName")),
+        phase=status.get("phase", ""),
+        phase_reason=status.get("reason", ""),
+        phase_message=status.get("message", ""),
+        unscheduled_message=scheduled.get("message", "") if is_unscheduled else "",
+        waiting_reason=waiting.get("reason", ""),
+        waiting_message=waiting.get("message", ""),
+        is_running="running" in (container.get("state") or _EMPTY),
+        ready_changed_at=ready.get("lastTransitionTime"),
+        termination=_termination(container),
+    )
+
+
+def gateway_view(obj: Raw) -> GatewayView | None:
+    """Reduce a gateway pod to its address; None unless it is ready and stays."""
+    status = obj.get("status") or _EMPTY
+    is_ready = _condition(status, "Ready").get("status") == "True"
+    if not is_ready or obj["metadata"].get("deletionTimestamp") or not status.get("podIP"):
+        return None
+    return GatewayView(name=obj["metadata"]["name"], ip=status["podIP"], node=obj["spec"].get("nodeName"))
+
+
+def revision_of(obj: Raw) -> str:
+    """Read the revision that an object belongs to from its label."""
+    return str((obj["metadata"].get("labels") or _EMPTY).get(names.LABEL_REVISION, ""))
+
+
+def _condition(status: Raw, kind: str) -> Raw:
+    return next((c for c in status.get("conditions") or () if c.get("type") == kind), _EMPTY)
+
+
+def _engine_status(status: Raw) -> Raw:
+    statuses = status.get("containerStatuses") or ()
+    return next((s for s in statuses if s.get("name") == names.ENGINE_CONTAINER), _EMPTY)
+
+
+def _termination(container: Raw) -> Termination | None:
+    for state in (container.get("state") or _EMPTY, container.get("lastState") or _EMPTY):
+        ended = state.get("terminated")
+        if ended:
+            return Termination(
+                reason=ended.get("reason", ""),
+                message=ended.get("message", ""),
+                exit_code=ended.get("exitCode", 0),
+                started_at=ended.get("startedAt"),
+                finished_at=ended.get("finishedAt"),
+            )
+    return None

@@ -1,0 +1,295 @@
+"""What to write so that the cluster becomes what an InferenceService says: one value, nothing done yet.
+
+Pure: the service, what was observed and the time in, a `Plan` out. It alone decides replicas. Refuses to know
+the API, and keeps no memory: run twice on the same world, it plans the same.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tidemill_operator import conditions, manifests, names
+from tidemill_operator import status as status_module
+from tidemill_operator.conditions import Situation
+from tidemill_operator.errors import InvalidSpec
+from tidemill_operator.failures import Failure, find_failure
+from tidemill_operator.manifests import Context, Manifest
+from tidemill_operator.observed import ChildView, DeploymentView, Observed
+from tidemill_operator.rollout import RevisionCounts, bounds_of, split_replicas
+from tidemill_operator.spec import ServiceSpec, parse
+
+Raw = Mapping[str, Any]
+
+EVENT_NORMAL: Final = "Normal"
+EVENT_WARNING: Final = "Warning"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delete:
+    """An object to delete, exactly the one that was seen."""
+
+    kind: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something to tell whoever describes the service."""
+
+    type: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Everything that one run does, in this order: ensured secrets, applies, deletes, status, events."""
+
+    secrets: tuple[Manifest, ...] = ()
+    applies: tuple[Manifest, ...] = ()
+    deletes: tuple[Delete, ...] = ()
+    status: Raw = field(default_factory=dict)
+    events: tuple[Event, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replicas:
+    """How many replicas each revision is given, and what that means for the service."""
+
+    planned: Mapping[str, int]
+    num_others_asked: int
+    serving_revision: str
+
+
+def make_plan(service: Raw, observed: Observed, engine_image: str, now: str) -> Plan:
+    """Decide what to write for one service at a time given in the API's form."""
+    try:
+        spec = parse(service)
+    except InvalidSpec as error:
+        return _plan_without_action(service, observed, Failure(reason="InvalidSpec", message=str(error)), now)
+    metadata = service["metadata"]
+    context = Context(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        spec=spec,
+        engine_image=engine_image,
+    )
+    taken = _foreign_names(context, observed)
+    if taken is not None:
+        return _plan_without_action(service, observed, taken, now)
+    return _plan_children(service, context, observed, now)
+
+
+def asked_of(deployment: DeploymentView) -> int:
+    """Give the replicas that the operator last asked for, whatever someone else has written since."""
+    return deployment.replicas if deployment.written_replicas is None else deployment.written_replicas
+
+
+def _plan_children(service: Raw, context: Context, observed: Observed, now: str) -> Plan:
+    revision = context.spec.revision
+    fresh = manifests.build_pod_template(context)
+    frozen = observed.template(revision)
+    template = fresh if frozen is None else dict(frozen)
+    replicas = _decide_replicas(context.spec, observed)
+    applies: list[Manifest] = []
+    if frozen is None:
+        number = max(observed.revision_numbers, default=0) + 1
+        applies.append(manifests.build_controller_revision(context, template, number))
+    applies += _applied_deployments(context, observed, replicas, template)
+    wanted = _wanted_others(context, observed)
+    situation = _situation(context.spec, observed, replicas, has_newer_template=template != fresh)
+    has_secret = observed.child("Secret", names.admin_secret_name(context.name)) is not None
+    status = status_module.build_status(
+        service,
+        status_module.Facts(situation=situation, revision=revision, serving=replicas.serving_revision),
+        context,
+        now,
+    )
+    return Plan(
+        secrets=() if has_secret else (manifests.build_admin_secret(context),),
+        applies=tuple(applies + wanted),
+        deletes=tuple(_deletes(context, observed, replicas, wanted)),
+        status=status,
+        events=tuple(_events(service, context, observed, status, is_new=frozen is None)),
+    )
+
+
+def _plan_without_action(service: Raw, observed: Observed, problem: Failure, now: str) -> Plan:
+    """Leave everything as it is and say why."""
+    situation = Situation(
+        problem=problem, num_ready=observed.num_ready(), num_gateways=len(observed.gateways)
+    )
+    status = status_module.keep_status(service, situation, now)
+    return Plan(status=status, events=tuple(_transition_events(service, status)))
+
+
+def _foreign_names(context: Context, observed: Observed) -> Failure | None:
+    """Refuse to take over an object that someone else made under a name that a child needs."""
+    wanted = [*_wanted_others(context, observed), manifests.build_admin_secret(context)]
+    for manifest in wanted:
+        child = observed.child(manifest["kind"], manifest["metadata"]["name"])
+        if child is not None and not child.is_owned:
+            message = (
+                f"{child.kind} {child.name} exists and does not belong to this service: delete it, or choose "
+                "another name for the InferenceService"
+            )
+            return Failure(reason="NameTaken", message=message)
+    return None
+
+
+def _decide_replicas(spec: ServiceSpec, observed: Observed) -> Replicas:
+    target = _counts(spec.revision, observed)
+    others = [
+        _counts(deployment.revision, observed)
+        for deployment in observed.deployments
+        if deployment.revision != spec.revision
+    ]
+    planned = split_replicas(spec.desired_replicas, target, others, spec.rollout)
+    serving = max(
+        (counts for counts in others if planned[counts.revision] > 0),
+        key=lambda counts: (counts.ready, counts.created_at),
+        default=target,
+    )
+    return Replicas(
+        planned=planned,
+        num_others_asked=sum(planned[counts.revision] for counts in others),
+        serving_revision=serving.revision,
+    )
+
+
+def _counts(revision: str, observed: Observed) -> RevisionCounts:
+    deployment = observed.deployment(revision)
+    return RevisionCounts(
+        revision=revision,
+        asked=0 if deployment is None else asked_of(deployment),
+        ready=observed.num_ready(revision),
+        existing=len(observed.live_pods(revision)),
+        created_at="" if deployment is None else deployment.created_at,
+    )
+
+
+def _applied_deployments(
+    context: Context, observed: Observed, replicas: Replicas, template: Manifest
+) -> list[Manifest]:
+    """Build the Deployments of all revisions whose template is known."""
+    applied = []
+    for revision, count in replicas.planned.items():
+        frozen = template if revision == context.spec.revision else observed.template(revision)
+        if frozen is not None:
+            applied.append(manifests.build_deployment(context, revision, dict(frozen), count))
+    return applied
+
+
+def _wanted_others(context: Context, observed: Observed) -> list[Manifest]:
+    built = [
+        manifests.build_client_service(context),
+        manifests.build_replicas_service(context),
+        manifests.build_endpoint_slice(context, observed.gateways),
+        manifests.build_disruption_budget(context),
+        manifests.build_ingress(context),
+    ]
+    return [manifest for manifest in built if manifest is not None]
+
+
+def _deletes(
+    context: Context, observed: Observed, replicas: Replicas, wanted: list[Manifest]
+) -> list[Delete]:
+    """Delete owned objects that nothing wants: emptied revisions with their records, and optional kinds."""
+    emptied = [
+        deployment
+        for deployment in observed.deployments
+        if deployment.revision != context.spec.revision
+        and replicas.planned.get(deployment.revision, 0) == asked_of(deployment) == deployment.replicas == 0
+        and deployment.existing_replicas == 0
+        and not observed.live_pods(deployment.revision)
+    ]
+    deletes = [Delete(kind="Deployment", name=gone.name, uid=gone.uid) for gone in emptied]
+    gone_names = {gone.name for gone in emptied}
+    kept = {deployment.name for deployment in observed.deployments} - gone_names
+    kept.add(names.deployment_name(context.name, context.spec.revision))
+    wanted_keys = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in wanted}
+    deletes += [
+        Delete(kind=child.kind, name=child.name, uid=child.uid)
+        for child in observed.children
+        if child.is_owned and _is_unwanted(child, kept, wanted_keys)
+    ]
+    return deletes
+
+
+def _is_unwanted(child: ChildView, kept_revisions: set[str], wanted: set[tuple[str, str]]) -> bool:
+    if child.kind == "Secret":
+        return False
+    if child.kind == "ControllerRevision":
+        return child.name not in kept_revisions
+    return (child.kind, child.name) not in wanted
+
+
+def _situation(
+    spec: ServiceSpec, observed: Observed, replicas: Replicas, *, has_newer_template: bool
+) -> Situation:
+    pods = observed.pods_of(spec.revision)
+    others = [pod for pod in observed.live_pods() if pod.revision != spec.revision]
+    num_updated_ready = observed.num_ready(spec.revision)
+    failure = None
+    if num_updated_ready < spec.desired_replicas:
+        deployment = observed.deployment(spec.revision)
+        failure = find_failure(pods, deployment, spec.model.load_timeout_seconds)
+    refusal = observed.refusal
+    problem = None
+    if refusal is not None:
+        problem = Failure(reason="WriteRefused", message=f"{refusal.what}: {refusal.message}"[:600])
+    return Situation(
+        problem=problem,
+        is_suspended=spec.suspend,
+        desired=spec.desired_replicas,
+        least_ready=bounds_of(spec.rollout, spec.desired_replicas).least_ready,
+        num_ready=observed.num_ready(),
+        num_updated_ready=num_updated_ready,
+        num_pods=len(observed.live_pods()),
+        is_rolling_out=bool(others) or replicas.num_others_asked > 0,
+        is_loading=any(pod.is_running and not pod.is_ready for pod in pods),
+        failure=failure,
+        num_gateways=len(observed.gateways),
+        claimed_by=observed.older_claims,
+        scaling=spec.scaling,
+        has_newer_template=has_newer_template,
+    )
+
+
+def _events(service: Raw, context: Context, observed: Observed, status: Raw, *, is_new: bool) -> list[Event]:
+    events = []
+    if is_new:
+        message = f"revision {context.spec.revision} of the pod template is made"
+        events.append(Event(type=EVENT_NORMAL, reason="RevisionCreated", message=message))
+    for deployment in observed.deployments:
+        asked = asked_of(deployment)
+        if deployment.replicas != asked:
+            message = (
+                f"Deployment {deployment.name} was scaled to {deployment.replicas} by someone else and is "
+                f"put back: the InferenceService decides; use kubectl scale infsvc/{context.name} instead"
+            )
+            events.append(Event(type=EVENT_WARNING, reason="ReplicasPutBack", message=message))
+    return [*events, *_transition_events(service, status)]
+
+
+def _transition_events(service: Raw, status: Raw) -> list[Event]:
+    """Tell when Ready changes its status or its reason."""
+    before = _ready_of(service.get("status") or {})
+    after = _ready_of(status)
+    if (before.get("status"), before.get("reason")) == (after["status"], after["reason"]):
+        return []
+    is_good = after["status"] == "True" or after["reason"] in _PASSING_REASONS
+    kind = EVENT_NORMAL if is_good else EVENT_WARNING
+    return [Event(type=kind, reason=after["reason"], message=after["message"])]
+
+
+def _ready_of(status: Raw) -> Raw:
+    found = (c for c in status.get("conditions") or () if c.get("type") == conditions.READY)
+    return next(found, {})
+
+
+_PASSING_REASONS: Final = frozenset(
+    {"ModelLoading", "ReplicasStarting", "RollingOut", "Suspended", "NoReplicas", "ScalingDown"}
+)

@@ -1,0 +1,68 @@
+"""One run over one InferenceService: read, plan, execute, write status.
+
+Knows the order and what a refused write means. Refuses to decide (plan.py) and to talk HTTP (api.py). A run
+that is killed at any point leaves nothing that the next run would not finish.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from tidemill_operator import metrics
+from tidemill_operator import status as status_module
+from tidemill_operator.api import Object
+from tidemill_operator.claims import Claims
+from tidemill_operator.cluster import Cluster
+from tidemill_operator.errors import ApiError
+from tidemill_operator.keys import Key
+from tidemill_operator.observed import Observed, Refusal
+from tidemill_operator.plan import Plan, make_plan
+from tidemill_operator.queue import Outcome
+from tidemill_operator.recorder import Recorder
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reconciler:
+    """Everything that a run needs, once for all runs."""
+
+    cluster: Cluster
+    recorder: Recorder
+    claims: Claims
+    engine_image: str
+    now: Callable[[], datetime]
+
+    async def run(self, key: Key) -> Outcome:
+        """Bring one service closer to its spec; raise what should be tried again later."""
+        service = await self.cluster.read_service(key)
+        if service is None:
+            self.cluster.forget(key)
+            logger.info("%s is gone; its children go with it", key)
+            return Outcome.GONE
+        if service["metadata"].get("deletionTimestamp"):
+            return Outcome.DONE
+        reading = await self.cluster.observe(service)
+        observed = replace(reading.observed, older_claims=self.claims.older(key))
+        plan = self._plan(service, observed)
+        try:
+            await self.cluster.execute(key, plan, reading.versions)
+        except ApiError as error:
+            if error.is_refusal:
+                refusal = Refusal(what=error.request, message=error.message)
+                await self._tell(service, self._plan(service, replace(observed, refusal=refusal)))
+            raise
+        await self._tell(service, plan)
+        return Outcome.DONE
+
+    def _plan(self, service: Object, observed: Observed) -> Plan:
+        return make_plan(service, observed, self.engine_image, self.now().strftime("%Y-%m-%dT%H:%M:%SZ"))
+
+    async def _tell(self, service: Object, plan: Plan) -> None:
+        """Write status when it says something new, then the events."""
+        if not status_module.is_same(service.get("status"), plan.status):
+            await self.cluster.write_status(service, plan.status)
+            metrics.STATUS_WRITES.inc()
+        for event in plan.events:
+            await self.recorder.record(service, event)

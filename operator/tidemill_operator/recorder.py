@@ -1,0 +1,75 @@
+"""Events on an InferenceService, each told once in a while and not in every run.
+
+Knows how an Event looks and what was told lately. Refuses to fail a run: an event that cannot be written is
+logged.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final
+
+from tidemill_operator import names
+from tidemill_operator.api import Api, Object
+from tidemill_operator.errors import ApiError
+from tidemill_operator.plan import Event
+
+logger = logging.getLogger(__name__)
+
+REPEAT_AFTER_SECONDS: Final = 600.0
+MAX_REMEMBERED: Final = 4096
+MAX_MESSAGE_LENGTH: Final = 1000
+
+
+class Recorder:
+    """Writes events, the same one at most every ten minutes."""
+
+    def __init__(self, api: Api, instance: str, monotonic: Callable[[], float]) -> None:
+        self._api = api
+        self._instance = instance
+        self._monotonic = monotonic
+        self._told: OrderedDict[tuple[str, str, str], float] = OrderedDict()
+
+    async def record(self, service: Object, event: Event) -> None:
+        """Write one event about a service, unless it was told lately."""
+        metadata = service["metadata"]
+        key = (metadata["uid"], event.reason, event.message)
+        now = self._monotonic()
+        if key in self._told and now - self._told[key] < REPEAT_AFTER_SECONDS:
+            return
+        self._told[key] = now
+        self._told.move_to_end(key)
+        while len(self._told) > MAX_REMEMBERED:
+            self._told.popitem(last=False)
+        logger.info("%s/%s: %s: %s", metadata["namespace"], metadata["name"], event.reason, event.message)
+        try:
+            await self._api.create(self._manifest(service, event), kind="Event")
+        except ApiError as error:
+            logger.warning("cannot write the event %s: %s", event.reason, error)
+
+    def _manifest(self, service: Object, event: Event) -> Object:
+        metadata = service["metadata"]
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"generateName": f"{metadata['name']}.", "namespace": metadata["namespace"]},
+            "involvedObject": {
+                "apiVersion": names.API_VERSION,
+                "kind": names.KIND,
+                "namespace": metadata["namespace"],
+                "name": metadata["name"],
+                "uid": metadata["uid"],
+                "resourceVersion": metadata["resourceVersion"],
+            },
+            "type": event.type,
+            "reason": event.reason,
+            "message": event.message[:MAX_MESSAGE_LENGTH],
+            "source": {"component": names.FIELD_MANAGER},
+            "reportingComponent": names.FIELD_MANAGER,
+            "reportingInstance": self._instance,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }

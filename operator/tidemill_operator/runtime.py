@@ -1,0 +1,160 @@
+"""The running operator: health port, election, watches and work queue, started and ended in the right order.
+
+Knows which part needs which. Refuses to read flags or environment; `__main__` does.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from aiohttp import web
+from kubernetes.aio.client.api_client import ApiClient
+
+from tidemill_operator import names
+from tidemill_operator.api import Api, Place, load_configuration
+from tidemill_operator.claims import Claims
+from tidemill_operator.clock import SystemClock
+from tidemill_operator.cluster import Cluster, ClusterSettings
+from tidemill_operator.errors import OperatorError
+from tidemill_operator.health import Health, make_app
+from tidemill_operator.keys import Key
+from tidemill_operator.leader import LeaderElector, LeadershipLostError
+from tidemill_operator.queue import Outcome, Pace, WorkQueue
+from tidemill_operator.reconcile import Reconciler
+from tidemill_operator.recorder import Recorder
+from tidemill_operator.watches import EventRouter, Scope, run_watches
+
+logger = logging.getLogger(__name__)
+
+MAX_RUN_SECONDS: Final = 180.0
+STOP_SECONDS: Final = 3.0
+EXIT_LEADERSHIP_LOST: Final = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Everything that flags and environment decide."""
+
+    engine_image: str
+    operator_namespace: str
+    identity: str
+    gateway_selector: str = names.DEFAULT_GATEWAY_SELECTOR
+    lease_name: str = names.DEFAULT_LEASE_NAME
+    http_host: str = "0.0.0.0"  # noqa: S104 - probes and Prometheus come from outside the pod
+    http_port: int = names.OPERATOR_HTTP_PORT
+    watch_namespaces: tuple[str, ...] = ()
+    pace: Pace = field(default_factory=Pace)
+
+
+class Operator:
+    """One operator process."""
+
+    def __init__(self, settings: Settings, api: Api) -> None:
+        self._settings = settings
+        self._clock = SystemClock()
+        self._claims = Claims()
+        cluster_settings = ClusterSettings(
+            operator_namespace=settings.operator_namespace, gateway_selector=settings.gateway_selector
+        )
+        self._reconciler = Reconciler(
+            cluster=Cluster(api, cluster_settings),
+            recorder=Recorder(api, settings.identity, self._clock.monotonic),
+            claims=self._claims,
+            engine_image=settings.engine_image,
+            now=self._clock.now,
+        )
+        lease = Place(kind="Lease", namespace=settings.operator_namespace, name=settings.lease_name)
+        self._elector = LeaderElector(api, lease, settings.identity, self._clock)
+        self._queue = WorkQueue(self._run, self._clock, settings.pace)
+        self._stop = asyncio.Event()
+
+    async def run(self) -> None:
+        """Serve health, wait for the lease, act, and end when told to."""
+        self._catch_signals()
+        runner = await self._serve_health()
+        try:
+            if await self._until_stopped(self._elector.acquire()):
+                return
+            await self._act()
+        finally:
+            await self._queue.close()
+            await self._elector.release()
+            await runner.cleanup()
+
+    async def _act(self) -> None:
+        """Watch and work as the leader until stopped; end the process at once if the lease is lost."""
+        scope = Scope(
+            operator_namespace=self._settings.operator_namespace,
+            gateway_selector=self._settings.gateway_selector,
+            namespaces=self._settings.watch_namespaces,
+        )
+        router = EventRouter(self._queue.add, self._claims, scope)
+        holding = asyncio.create_task(self._hold(), name="lease")
+        # Kopf puts its own signal handlers in place when it starts; ours end things in the right order.
+        loop = asyncio.get_running_loop()
+        watching = run_watches(router, scope, on_started=lambda: loop.call_soon(self._catch_signals))
+        try:
+            if not await self._until_stopped(watching):
+                raise OperatorError("the watches ended by themselves")
+        finally:
+            holding.cancel()
+
+    async def _hold(self) -> None:
+        try:
+            await self._elector.hold()
+        except LeadershipLostError as error:
+            logger.critical("leadership is lost, ending at once: %s", error)
+        except Exception:
+            logger.critical("the election failed, ending at once", exc_info=True)
+        logging.shutdown()
+        os._exit(EXIT_LEADERSHIP_LOST)
+
+    async def _run(self, key: Key) -> Outcome:
+        if not self._elector.is_leader:
+            raise OperatorError("this process does not hold the lease and must not act")
+        return await self._reconciler.run(key)
+
+    async def _until_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Run something until it ends, or until the process is told to stop; True when it was."""
+        working = asyncio.create_task(work)
+        stopping = asyncio.create_task(self._wait_for_stop())
+        try:
+            await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                working.result()
+                return False
+            return True
+        finally:
+            for task in (working, stopping):
+                task.cancel()
+            await asyncio.wait((working, stopping), timeout=STOP_SECONDS)
+
+    async def _wait_for_stop(self) -> None:
+        await self._stop.wait()
+
+    def _catch_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(signum, self._stop.set)
+
+    async def _serve_health(self) -> web.AppRunner:
+        health = Health(
+            is_live=lambda: self._queue.longest_run_seconds() < MAX_RUN_SECONDS, is_ready=lambda: True
+        )
+        runner = web.AppRunner(make_app(health), access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, self._settings.http_host, self._settings.http_port).start()
+        return runner
+
+
+async def run_operator(settings: Settings) -> None:
+    """Run one operator until it is told to stop."""
+    api = Api(ApiClient(configuration=await load_configuration()))
+    try:
+        await Operator(settings, api).run()
+    finally:
+        await api.close()

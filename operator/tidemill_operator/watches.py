@@ -1,0 +1,185 @@
+"""Kopf's watches, turned into keys for the work queue.
+
+Knows which events concern which service. Uses kopf for watching alone: no finalizers, no annotations, no timers,
+no stored progress, no peering. Refuses to read or write anything itself.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import kopf
+
+from tidemill_operator import names
+from tidemill_operator.api import load_configuration
+from tidemill_operator.claims import Claims
+from tidemill_operator.keys import Key
+from tidemill_operator.observed import gateway_view
+
+logger = logging.getLogger(__name__)
+
+Raw = Mapping[str, Any]
+
+# Secrets and ControllerRevisions are not watched: the first are not the operator's to see across the cluster,
+# the second cannot be changed; the slow resync notices when one is deleted by hand.
+WATCHED_CHILDREN: Final = (
+    ("apps", "v1", "deployments"),
+    ("", "v1", "pods"),
+    ("", "v1", "services"),
+    ("discovery.k8s.io", "v1", "endpointslices"),
+    ("networking.k8s.io", "v1", "ingresses"),
+    ("policy", "v1", "poddisruptionbudgets"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scope:
+    """Which services are looked after, and where the gateways are; no namespaces means all."""
+
+    operator_namespace: str
+    gateway_selector: str
+    namespaces: tuple[str, ...] = ()
+
+    def includes(self, namespace: str) -> bool:
+        """Tell whether services of a namespace are looked after."""
+        return not self.namespaces or namespace in self.namespaces
+
+    def is_gateway(self, pod: Raw) -> bool:
+        """Tell whether a pod is one of the gateways."""
+        labels = pod["metadata"].get("labels") or {}
+        pairs = (pair.split("=", 1) for pair in self.gateway_selector.split(",") if pair)
+        is_here = pod["metadata"].get("namespace") == self.operator_namespace
+        return is_here and all(labels.get(key) == value for key, value in pairs)
+
+
+class EventRouter:
+    """Decides which keys an event asks to be looked at."""
+
+    def __init__(self, add: Callable[[Key], None], claims: Claims, scope: Scope) -> None:
+        self._add = add
+        self._claims = claims
+        self._scope = scope
+        self._seen: dict[Key, tuple[Any, ...]] = {}
+        self._gateways: dict[str, Any] = {}
+
+    def on_service(self, event_type: str | None, service: Raw) -> None:
+        """Take note of an InferenceService; the echo of a status write asks for nothing."""
+        metadata = service["metadata"]
+        key = Key(metadata["namespace"], metadata["name"])
+        if not self._scope.includes(key.namespace):
+            return
+        if event_type == "DELETED":
+            self._seen.pop(key, None)
+            rivals = self._claims.drop(key)
+            self._add(key)
+        else:
+            rivals = self._claims.record(service)
+            fingerprint = _fingerprint(service)
+            is_news = self._seen.get(key) != fingerprint
+            self._seen[key] = fingerprint
+            if is_news or not (service.get("status") or {}).get("conditions"):
+                self._add(key)
+        for rival in rivals:
+            self._add(rival)
+
+    def on_child(self, child: Raw) -> None:
+        """Ask for a look at the service whose label an object bears, if there is such a service."""
+        metadata = child["metadata"]
+        name = (metadata.get("labels") or {}).get(names.LABEL_SERVICE)
+        key = Key(metadata.get("namespace") or "", name or "")
+        if key in self._seen:
+            self._add(key)
+
+    def on_gateway(self, event_type: str | None, pod: Raw) -> None:
+        """Ask for a look at all services when a gateway comes, goes, or changes its readiness."""
+        name = pod["metadata"]["name"]
+        view = None if event_type == "DELETED" else gateway_view(pod)
+        if self._gateways.get(name) == view:
+            return
+        if view is None:
+            del self._gateways[name]
+        else:
+            self._gateways[name] = view
+        logger.info("gateway %s is %s", name, "gone or not ready" if view is None else "ready")
+        for key in self._seen:
+            self._add(key)
+
+
+async def run_watches(router: EventRouter, scope: Scope, on_started: Callable[[], object]) -> None:
+    """Watch until cancelled; `on_started` is called when kopf has set itself up."""
+    registry = _make_registry(router, scope, on_started)
+    settings = kopf.OperatorSettings()
+    settings.posting.enabled = False
+    settings.process.ultimate_exiting_timeout = None
+    settings.scanning.disabled = bool(scope.namespaces)
+    settings.watching.server_timeout = 270
+    settings.watching.client_timeout = 300
+    namespaces = sorted({*scope.namespaces, scope.operator_namespace}) if scope.namespaces else []
+    await kopf.operator(
+        registry=registry,
+        settings=settings,
+        standalone=True,
+        clusterwide=not namespaces,
+        namespaces=namespaces,
+    )
+
+
+async def connection() -> kopf.ConnectionInfo:
+    """Give kopf the API server's address and credentials that the rest of the operator uses, read afresh."""
+    configuration = await load_configuration()
+    token = (configuration.api_key or {}).get("BearerToken", "")
+    return kopf.ConnectionInfo(
+        server=str(configuration.host),
+        ca_path=configuration.ssl_ca_cert,
+        insecure=not configuration.verify_ssl,
+        certificate_path=configuration.cert_file,
+        private_key_path=configuration.key_file,
+        token=token.removeprefix("Bearer ").removeprefix("bearer ") or None,
+    )
+
+
+def _make_registry(
+    router: EventRouter, scope: Scope, on_started: Callable[[], object]
+) -> kopf.OperatorRegistry:
+    registry = kopf.OperatorRegistry()
+
+    async def login(**_: Any) -> kopf.ConnectionInfo:
+        return await connection()
+
+    async def started(**_: Any) -> None:
+        on_started()
+
+    async def service(event: Any, **_: Any) -> None:
+        router.on_service(event["type"], event["object"])
+
+    async def child(event: Any, **_: Any) -> None:
+        router.on_child(event["object"])
+
+    async def gateway(event: Any, **_: Any) -> None:
+        router.on_gateway(event["type"], event["object"])
+
+    kopf.on.login(registry=registry)(login)
+    kopf.on.startup(registry=registry)(started)
+    kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, registry=registry)(service)
+    owned = {names.LABEL_SERVICE: kopf.PRESENT}
+    for group, version, plural in WATCHED_CHILDREN:
+        kopf.on.event(group, version, plural, id=f"child-{plural}", labels=owned, registry=registry)(child)
+    kopf.on.event(
+        "", "v1", "pods", id="gateway", when=lambda body, **_: scope.is_gateway(body), registry=registry
+    )(gateway)
+    return registry
+
+
+def _fingerprint(service: Raw) -> tuple[Any, ...]:
+    """Reduce a service to what someone else than the operator may change about it."""
+    metadata = service["metadata"]
+    annotations = metadata.get("annotations") or {}
+    activation = (service.get("status") or {}).get("activation") or {}
+    return (
+        metadata["uid"],
+        metadata.get("generation"),
+        metadata.get("deletionTimestamp"),
+        annotations.get(names.ANNOTATION_RESTARTED_AT),
+        activation.get("requestTime"),
+    )
