@@ -93,7 +93,7 @@ class WatchTiming:
     server_timeout_seconds: int = 300
     silence_seconds: float = 120.0
     first_delay_seconds: float = 0.2
-    max_delay_seconds: float = 30.0
+    max_delay_seconds: float = 5.0
     jitter: Callable[[], float] = random.random
     sleep: Callable[[float], Awaitable[None]] = field(default=asyncio.sleep)
 
@@ -147,9 +147,10 @@ class Watch:
                 self._num_failures += 1
                 return "gone"
             self._num_failures += 1
-            logger.warning(
-                "watch of %s: %s; failure %d in a row", self._source.label, error, self._num_failures
-            )
+            if self._num_failures & (self._num_failures - 1) == 0:  # the 1st, 2nd, 4th, 8th ...
+                logger.warning(
+                    "watch of %s: %s; failure %d in a row", self._source.label, error, self._num_failures
+                )
             return "error"
         except Exception:
             # A fault of our own must not leave the gateway with a world that grows older unnoticed.
