@@ -9,6 +9,7 @@ import sys
 import uuid
 
 from tidemill_operator import names
+from tidemill_operator.errors import OperatorError
 from tidemill_operator.runtime import Settings, run_operator
 
 
@@ -19,7 +20,10 @@ def main() -> None:
         level=arguments.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     logging.getLogger("kopf").setLevel(logging.WARNING)
-    asyncio.run(run_operator(settings_of(arguments)))
+    try:
+        asyncio.run(run_operator(settings_of(arguments)))
+    except (OperatorError, OSError) as error:
+        sys.exit(f"tidemill-operator: {error}")
 
 
 def make_parser() -> argparse.ArgumentParser:

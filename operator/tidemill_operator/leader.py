@@ -1,8 +1,8 @@
 """Leader election by a Lease: at most one operator acts.
 
-Knows the Lease's protocol: who holds it, when it was last seen to change, by this process's own clock. Refuses
-to know what the leader does, and to go on when the lease could not be renewed in time: then it raises, and the
-process must end at once.
+Knows the Lease's protocol: who holds it, and by this process's own clock when it was last seen to change.
+Refuses to know what the leader does, and to go on when the lease could not be renewed in time: then it
+raises, and the process must end at once.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Kopf's watches, turned into keys for the work queue.
 
-Knows which events concern which service. Uses kopf for watching alone: no finalizers, no annotations, no timers,
-no stored progress, no peering. Refuses to read or write anything itself.
+Knows which events concern which service. Uses kopf for watching alone: no finalizers, no annotations, no
+timers, no stored progress, no peering. Refuses to read or write anything itself.
 """
 
 import logging
