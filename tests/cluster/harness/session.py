@@ -1,0 +1,122 @@
+"""The cluster that a test session uses: one of our own, or an existing one given by a kubeconfig.
+
+Environment: TIDEMILL_TEST_KUBECONFIG or KUBECONFIG names an existing cluster, for which nothing is built;
+TIDEMILL_TEST_OPERATOR_IMAGE, TIDEMILL_TEST_ENGINE_IMAGE and TIDEMILL_TEST_ENGINE_SIM_IMAGE then say which
+images it can pull, and TIDEMILL_TEST_INGRESS_URL where its ingress controller (class nginx) answers.
+TIDEMILL_REQUIRE_CLUSTER=1 turns the skip of a machine without a cluster into a failure.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness import cluster as clusters
+from harness.cache import cache_root
+from harness.errors import HarnessError, UnavailableError
+from harness.images import TARGETS, ensure_images
+from harness.kubectl import Helm, Kubectl
+from harness.prerequisites import ensure_kubectl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from harness.oci import StoredImage
+
+FIRST_TEST_INDEX = 10
+LAST_TEST_INDEX = 29
+_IMAGE_VARIABLES = {name: f"TIDEMILL_TEST_{name.upper().replace('-', '_')}_IMAGE" for name in TARGETS}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TestCluster:
+    """What a test may use of the cluster it runs on."""
+
+    __test__ = False
+
+    kubeconfig: Path
+    kubectl: Kubectl
+    helm: Helm
+    ingress_url: str | None = None
+    images: Mapping[str, str] = field(default_factory=dict)
+
+
+def existing_kubeconfig() -> Path | None:
+    """Return the kubeconfig of a cluster that the environment gives, or None."""
+    given = os.environ.get("TIDEMILL_TEST_KUBECONFIG") or os.environ.get("KUBECONFIG")
+    if not given:
+        return None
+    path = Path(given)
+    if not path.is_file():
+        raise HarnessError(f"KUBECONFIG names {given}, which is no file")
+    return path
+
+
+def is_required() -> bool:
+    """Tell whether a machine without a cluster is a failure rather than a skip."""
+    return os.environ.get("TIDEMILL_REQUIRE_CLUSTER") == "1"
+
+
+def prepare(images: Iterable[str], *, has_node: bool) -> tuple[StoredImage, ...]:
+    """Install and build all that takes long, before any test's clock runs."""
+    if existing_kubeconfig() is not None:
+        return ()
+    clusters.prepare(has_node=has_node)
+    return ensure_images(images)
+
+
+@contextmanager
+def existing_cluster(kubeconfig: Path) -> Iterator[TestCluster]:
+    """Offer a cluster that somebody else runs."""
+    helm = shutil.which("helm")
+    if helm is None:
+        raise UnavailableError("tests on an existing cluster need helm on PATH")
+    kubectl = Kubectl(program=shutil.which("kubectl") or ensure_kubectl(), kubeconfig=kubeconfig)
+    images = {name: os.environ[v] for name, v in _IMAGE_VARIABLES.items() if os.environ.get(v)}
+    with tempfile.TemporaryDirectory() as home:
+        yield TestCluster(
+            kubeconfig=kubeconfig,
+            kubectl=kubectl,
+            helm=Helm(program=helm, kubeconfig=kubeconfig, home=Path(home)),
+            ingress_url=os.environ.get("TIDEMILL_TEST_INGRESS_URL"),
+            images=images,
+        )
+
+
+@contextmanager
+def own_cluster(images: tuple[StoredImage, ...], *, has_node: bool) -> Iterator[TestCluster]:
+    """Bring up a cluster on a free index and take it down afterwards, whatever happens."""
+    with _free_index() as index:
+        cluster = clusters.up(index, has_node=has_node, images=images)
+        try:
+            yield TestCluster(
+                kubeconfig=cluster.kubeconfig,
+                kubectl=cluster.kubectl,
+                helm=cluster.helm,
+                ingress_url=cluster.ingress_url if has_node else None,
+                images={name: target.reference for name, target in TARGETS.items()},
+            )
+        finally:
+            clusters.down(index)
+
+
+@contextmanager
+def _free_index() -> Iterator[int]:
+    """Hold an index that no other test session uses; one whose session crashed is free again."""
+    folder = cache_root() / "locks"
+    folder.mkdir(parents=True, exist_ok=True)
+    for index in range(FIRST_TEST_INDEX, LAST_TEST_INDEX + 1):
+        with (folder / f"session-{index}.lock").open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            yield index
+            return
+    raise HarnessError(f"all test clusters {FIRST_TEST_INDEX} to {LAST_TEST_INDEX} are in use")

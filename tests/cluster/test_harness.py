@@ -1,0 +1,91 @@
+"""The harness' own rules: versions, addresses, what it installs, and when a test may be skipped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from harness import binaries, prerequisites, session
+from harness.errors import HarnessError, UnavailableError
+from harness.layout import Layout
+from harness.prerequisites import SystemTool
+
+
+def test_every_tool_states_its_pinned_version() -> None:
+    versions = {tool.name: tool.version() for tool in binaries.ALL_TOOLS}
+    assert versions.pop("pause") == "own"
+    assert all(version.startswith("v") and version.count(".") >= 2 for version in versions.values())
+
+
+def test_helm_believes_in_the_kubernetes_that_it_runs_against() -> None:
+    minor = binaries.KUBERNETES.version().split(".")[1]
+    flags = binaries._link_flags(binaries.HELM)
+    assert any(flag.endswith(f"chartutil.k8sVersionMinor={minor}") for flag in flags)
+
+
+def test_a_changed_pin_is_another_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(binaries, "TOOLS", tmp_path)
+    folder = tmp_path / "etcd"
+    folder.mkdir()
+    (folder / "go.mod").write_text("require go.etcd.io/etcd/server/v3 v3.6.1\n")
+    before = binaries._key(binaries.ETCD, ())
+    (folder / "go.mod").write_text("require go.etcd.io/etcd/server/v3 v3.6.2\n")
+    assert binaries._key(binaries.ETCD, ()) != before
+    assert binaries.ETCD.version() == "v3.6.2"
+
+
+def test_clusters_side_by_side_share_no_address_and_no_name() -> None:
+    one, two = (Layout(index=index, state=Path(f"/k{index}")) for index in (0, 1))
+    names = ("host_ip", "node_ip", "pod_cidr", "service_cidr", "dns_service_ip", "cgroup", "host_link")
+    assert all(getattr(one, name) != getattr(two, name) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("index", "state", "sentence"),
+    [
+        pytest.param(64, "/k64", "give 0 to 63", id="an index beyond the networks"),
+        pytest.param(0, "/" + "long" * 20, "too long for unix sockets", id="a path too long for sockets"),
+        pytest.param(0, "/var/lib/k0", "hidden inside the cluster", id="a folder that the cluster hides"),
+    ],
+)
+def test_refuses_a_layout_that_cannot_work(index: int, state: str, sentence: str) -> None:
+    with pytest.raises(HarnessError, match=sentence):
+        Layout(index=index, state=Path(state))
+
+
+def test_installing_keeps_services_from_starting_and_restores_the_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = tmp_path / "policy-rc.d"
+    policy.write_text("the machine's own")
+    policy.chmod(0o700)
+    monkeypatch.setattr(prerequisites, "_POLICY", policy)
+    with prerequisites._nothing_starts():
+        assert "exit 101" in policy.read_text()
+    assert policy.read_text() == "the machine's own"
+    assert policy.stat().st_mode & 0o777 == 0o700
+    policy.unlink()
+    with prerequisites._nothing_starts():
+        assert policy.exists()
+    assert not policy.exists()
+
+
+def test_a_machine_without_apt_says_what_is_missing_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    tool = SystemTool(program="no-such-program", package="none", purpose="showing the reason")
+    with pytest.raises(UnavailableError, match=r"no-such-program \(showing the reason\)"):
+        prerequisites.ensure_tools([tool])
+
+
+def test_a_kubeconfig_in_the_environment_is_used_and_must_exist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TIDEMILL_TEST_KUBECONFIG", raising=False)
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    assert session.existing_kubeconfig() is None
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "missing"))
+    with pytest.raises(HarnessError, match="missing"):
+        session.existing_kubeconfig()
+    (tmp_path / "config").touch()
+    monkeypatch.setenv("TIDEMILL_TEST_KUBECONFIG", str(tmp_path / "config"))
+    assert session.existing_kubeconfig() == tmp_path / "config"

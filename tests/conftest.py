@@ -1,0 +1,196 @@
+"""Fixtures that need a Kubernetes, and the preparation of it before the first test runs.
+
+`control_plane`: API server and controllers without a node. `cluster`: a node too, with our images.
+`crds`: the control plane with our CRD. `release`: the cluster with our chart installed.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from harness import session as sessions
+from harness.errors import UnavailableError
+from harness.images import SLIM
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+    from harness.oci import StoredImage
+    from harness.session import TestCluster
+
+ROOT = Path(__file__).resolve().parents[1]
+RELEASE_NAMESPACE = "tidemill-system"
+_NODE_FIXTURES = {"cluster", "release", "real_engine", "own_clusters"}
+_FIXTURES = {*_NODE_FIXTURES, "control_plane", "crds"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """The outcome of the preparation: images, or the reason why there is no cluster."""
+
+    images: tuple[StoredImage, ...] = ()
+    unavailable: str | None = None
+
+
+_PREPARED = pytest.StashKey[Prepared]()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Install and build for the tests that were selected, outside any test's time limit."""
+    if session.config.option.collectonly:
+        return
+    wanted = {name for item in session.items for name in getattr(item, "fixturenames", ())} & _FIXTURES
+    if not wanted:
+        return
+    has_node = bool(wanted & _NODE_FIXTURES)
+    images = [*SLIM, *(["engine"] if "real_engine" in wanted else [])] if has_node else []
+    capture = session.config.pluginmanager.getplugin("capturemanager")
+    try:
+        with capture.global_and_fixture_disabled():
+            built = sessions.prepare(images, has_node=has_node)
+    except UnavailableError as error:
+        session.config.stash[_PREPARED] = Prepared(unavailable=str(error))
+    else:
+        session.config.stash[_PREPARED] = Prepared(images=built)
+
+
+@pytest.fixture(scope="session")
+def prepared(request: pytest.FixtureRequest) -> Prepared:
+    prepared = request.config.stash[_PREPARED]
+    if prepared.unavailable is not None:
+        if sessions.is_required():
+            pytest.fail(f"TIDEMILL_REQUIRE_CLUSTER=1, but: {prepared.unavailable}", pytrace=False)
+        pytest.skip(f"no test cluster here: {prepared.unavailable}")
+    return prepared
+
+
+@pytest.fixture(scope="session")
+def control_plane(prepared: Prepared) -> Iterator[TestCluster]:
+    """Offer an API server with controllers and no node."""
+    existing = sessions.existing_kubeconfig()
+    opened = sessions.existing_cluster(existing) if existing else sessions.own_cluster((), has_node=False)
+    with opened as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def cluster(prepared: Prepared) -> Iterator[TestCluster]:
+    """Offer a cluster with a node that has our images and two GPUs nobody owns."""
+    existing = sessions.existing_kubeconfig()
+    images = prepared.images
+    opened = sessions.existing_cluster(existing) if existing else sessions.own_cluster(images, has_node=True)
+    with opened as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def own_clusters(prepared: Prepared) -> None:
+    """Let a test bring up clusters of its own; not where an existing one was given."""
+    if sessions.existing_kubeconfig() is not None:
+        pytest.skip("an existing cluster was given: nothing is built here")
+
+
+@pytest.fixture(scope="session")
+def crds(control_plane: TestCluster) -> TestCluster:
+    """Offer the control plane with our CRD established."""
+    apply_crds(control_plane)
+    return control_plane
+
+
+def apply_crds(cluster: TestCluster) -> None:
+    """Apply the CRD and wait until the API serves it."""
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", ROOT / "crds")
+    cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", ROOT / "crds")
+
+
+@pytest.fixture(scope="session")
+def real_engine(cluster: TestCluster) -> str:
+    """Return the engine image with torch; asking for it is what gets it built."""
+    return _image(cluster, "engine")
+
+
+@pytest.fixture(scope="session")
+def sim_engine(cluster: TestCluster) -> str:
+    """Return the engine image that serves sim:// models only."""
+    return _image(cluster, "engine-sim")
+
+
+def _image(cluster: TestCluster, name: str) -> str:
+    if name not in cluster.images:
+        pytest.skip(f"the existing cluster was given no image for {name}")
+    return cluster.images[name]
+
+
+@pytest.fixture(scope="session")
+def release(cluster: TestCluster) -> Iterator[TestCluster]:
+    """Offer the cluster with our chart installed from the working tree."""
+    operator, engine = _image(cluster, "operator"), _image(cluster, "engine")
+    values = []
+    for part, image in (("operator", operator), ("engine", engine)):
+        repository, _, tag = image.rpartition(":")
+        values += [
+            "--set",
+            f"image.{part}.repository={repository}",
+            "--set-string",
+            f"image.{part}.tag={tag}",
+        ]
+    cluster.helm(
+        "install", "tidemill", ROOT / "charts" / "tidemill", "--namespace", RELEASE_NAMESPACE,
+        "--create-namespace", "--wait", "--timeout", "120s",
+        "--set", "image.pullPolicy=IfNotPresent", *values,
+    )  # fmt: skip
+    yield cluster
+    cluster.helm("uninstall", "tidemill", "--namespace", RELEASE_NAMESPACE, "--wait", check=False)
+
+
+@pytest.fixture
+def namespace(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Make a namespace for one test on the cluster that it uses, and delete it afterwards."""
+    is_on_node = bool(_NODE_FIXTURES & set(request.fixturenames))
+    on: TestCluster = request.getfixturevalue("cluster" if is_on_node else "control_plane")
+    words = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())[5:35].strip("-")
+    name = f"{words}-{uuid.uuid4().hex[:4]}"
+    on.kubectl("create", "namespace", name)
+    yield name
+    on.kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show what the cluster looked like when a test on it failed."""
+    report = yield
+    running = getattr(item, "funcargs", {}).get("cluster")
+    if report.failed and running is not None:
+        report.sections.append(("cluster", _describe(running)))
+    return report
+
+
+def _describe(cluster: TestCluster) -> str:
+    namespace = ("--namespace", RELEASE_NAMESPACE)
+    commands: tuple[tuple[str, ...], ...] = (
+        ("get", "pods,deployments,infsvc", "-A", "-o", "wide"),
+        ("get", "infsvc", "-A", "-o", "jsonpath={range .items[*]}{.metadata.name}{' '}{.status}{'\\n'}{end}"),
+        ("get", "events", "-A", "--sort-by=.lastTimestamp"),
+        ("logs", *namespace, "--tail=40", "--prefix", "-l", "app.kubernetes.io/component=operator"),
+        ("logs", *namespace, "--tail=20", "--prefix", "-l", "app.kubernetes.io/component=gateway"),
+        *_engine_logs(cluster),
+    )
+    parts = []
+    for command in commands:
+        result = cluster.kubectl(*command, check=False)
+        text = (result.stdout + result.stderr).strip().splitlines()[-60:]
+        parts.append(f"$ kubectl {' '.join(command)}\n" + "\n".join(text))
+    return "\n\n".join(parts)
+
+
+def _engine_logs(cluster: TestCluster) -> list[tuple[str, ...]]:
+    listed = cluster.kubectl.items("pods", "-A", "-l", "app.kubernetes.io/component=engine")
+    names = [(pod["metadata"]["namespace"], pod["metadata"]["name"]) for pod in listed]
+    return [("logs", "--tail=20", "--namespace", namespace, name) for namespace, name in names[:4]]
