@@ -1,0 +1,321 @@
+"""The chart as helm renders it, checked by a real API server."""
+
+import importlib
+import json
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from tidemill_gateway.__main__ import config_from, parse_arguments
+
+if TYPE_CHECKING:
+    from harness.session import TestCluster
+
+pytestmark = pytest.mark.cluster
+
+CHART = Path(__file__).resolve().parents[2] / "charts" / "tidemill"
+NAMESPACE = "tidemill-system"
+EVERYTHING: dict[str, Any] = {
+    "watchNamespaces": ["team-a", "team-b"],
+    "image": {"pullSecrets": [{"name": "registry"}]},
+    "crds": {"keep": False},
+    "operator": {
+        "replicas": 2,
+        "serviceAccount": {"name": "custom", "annotations": {"a": "b"}},
+        "podAnnotations": {"a": "b"},
+        "podLabels": {"c": "d"},
+        "nodeSelector": {"e": "f"},
+        "tolerations": [{"operator": "Exists"}],
+        "affinity": {"nodeAffinity": {}},
+        "priorityClassName": "system-cluster-critical",
+    },
+    "gateway": {
+        "maxBodyBytes": 123456789,
+        "extraArgs": ["--log-level=debug"],
+        "service": {"type": "LoadBalancer", "annotations": {"a": "b"}},
+        "ingress": {
+            "enabled": True,
+            "className": "nginx",
+            "host": "llm.example.com",
+            "annotations": {"a": "b"},
+            "tls": [{"secretName": "tls", "hosts": ["llm.example.com"]}],
+        },
+        "podDisruptionBudget": {"maxUnavailable": "50%"},
+        "tolerations": [{"operator": "Exists"}],
+        "topologySpreadConstraints": [
+            {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {}}
+        ],
+    },
+}
+
+Objects = list[dict[str, Any]]
+Render = Callable[[dict[str, Any]], Objects]
+
+
+@pytest.fixture(scope="session")
+def render(control_plane: "TestCluster", tmp_path_factory: pytest.TempPathFactory) -> Render:
+    def render_with(values: dict[str, Any]) -> Objects:
+        file = tmp_path_factory.mktemp("values") / "values.json"
+        file.write_text(json.dumps(values))
+        done = control_plane.helm(
+            "template",
+            "tidemill",
+            CHART,
+            "--namespace",
+            NAMESPACE,
+            "--values",
+            file,
+            "--kube-version",
+            "1.31.0",
+        )
+        return [found for found in yaml.safe_load_all(done.stdout) if found]
+
+    return render_with
+
+
+@pytest.fixture(scope="session")
+def defaults(render: Render) -> Objects:
+    return render({})
+
+
+@pytest.fixture(scope="session")
+def everything(render: Render) -> Objects:
+    return render(EVERYTHING)
+
+
+def of_kind(objects: Objects, kind: str, name: str = "") -> Objects:
+    return [found for found in objects if found["kind"] == kind and name in found["metadata"]["name"]]
+
+
+def deployment(objects: Objects, component: str) -> dict[str, Any]:
+    (found,) = of_kind(objects, "Deployment", component)
+    return found
+
+
+def rules_of(objects: Objects, component: str) -> Iterator[tuple[str, str, str]]:
+    for role in (*of_kind(objects, "ClusterRole", component), *of_kind(objects, "Role", component)):
+        for rule in role["rules"]:
+            for group in rule["apiGroups"]:
+                for resource in rule["resources"]:
+                    yield from ((group, resource, verb) for verb in rule["verbs"])
+
+
+def pod_templates(objects: Objects) -> Iterator[tuple[str, dict[str, Any]]]:
+    for found in of_kind(objects, "Deployment"):
+        yield found["metadata"]["name"], found["spec"]["template"]
+    for found in of_kind(objects, "Pod"):
+        yield found["metadata"]["name"], found
+
+
+def test_helm_lint_finds_nothing(control_plane: "TestCluster") -> None:
+    control_plane.helm("lint", "--strict", CHART)
+
+
+@pytest.mark.parametrize("which", ["defaults", "everything"])
+def test_the_api_server_accepts_every_object(
+    which: str, request: pytest.FixtureRequest, control_plane: "TestCluster"
+) -> None:
+    objects: Objects = request.getfixturevalue(which)
+    kubectl = control_plane.kubectl
+    namespaces = {found["metadata"].get("namespace") for found in objects} - {None}
+    for name in namespaces:
+        kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    kubectl(
+        "apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict", "-f", "-",
+        stdin=yaml.safe_dump_all(objects),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("which", ["defaults", "everything"])
+def test_the_restricted_pod_security_standard_admits_every_pod(
+    which: str, request: pytest.FixtureRequest, control_plane: "TestCluster", namespace: str
+) -> None:
+    objects: Objects = request.getfixturevalue(which)
+    control_plane.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
+    for name, template in pod_templates(objects):
+        spec = {**template["spec"], "serviceAccountName": "default"}
+        spec.pop("priorityClassName", None)
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": spec,
+        }
+        control_plane.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(pod))
+        container = spec["containers"][0]
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        assert spec["securityContext"]["runAsUser"] == 65532
+        assert container["resources"]["requests"]
+        assert container["resources"]["limits"]["memory"]
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"gatewey": {}}, "gatewey"),
+        ({"gateway": {"replica": 3}}, "replica"),
+        ({"gateway": {"replicas": "two"}}, "replicas"),
+        ({"gateway": {"replicas": -1}}, "replicas"),
+        ({"gateway": {"service": {"type": "Headless"}}}, "type"),
+        ({"gateway": {"maxBodyBytes": 0}}, "maxBodyBytes"),
+        ({"gateway": {"podDisruptionBudget": {"maxUnavailable": "many"}}}, "maxUnavailable"),
+        ({"gateway": {"resources": {"limits": {"memory": "lots"}}}}, "memory"),
+        ({"image": {"operator": {"pullPolicy": "Sometimes"}}}, "pullPolicy"),
+        ({"image": {"engine": {"repository": ""}}}, "repository"),
+        ({"watchNamespaces": ["Team A"]}, "watchNamespaces"),
+        ({"watchNamespaces": "team-a"}, "watchNamespaces"),
+        ({"crds": {"install": "yes"}}, "install"),
+        ({"operator": {"nodeSelector": {"a": 1}}}, "nodeSelector"),
+    ],
+    ids=lambda value: json.dumps(value) if isinstance(value, dict) else "",
+)
+def test_wrong_values_are_refused_by_name(
+    values: dict[str, Any], complaint: str, control_plane: "TestCluster", tmp_path: Path
+) -> None:
+    file = tmp_path / "values.json"
+    file.write_text(json.dumps(values))
+    done = control_plane.helm("template", "x", CHART, "--values", file, check=False)
+    assert done.returncode != 0
+    assert "values don't meet the specifications of the schema" in done.stderr
+    assert complaint in done.stderr
+
+
+def test_the_gateway_may_only_read_and_no_secrets(everything: Objects, defaults: Objects) -> None:
+    for objects in (everything, defaults):
+        rules = set(rules_of(objects, "gateway"))
+        assert {verb for _, _, verb in rules} == {"get", "list", "watch"}
+        assert {resource for _, resource, _ in rules} == {
+            "inferenceservices",
+            "pods",
+            "replicasets",
+            "deployments",
+        }
+
+
+def test_no_role_holds_a_wildcard(defaults: Objects) -> None:
+    for component in ("operator", "gateway"):
+        for rule in rules_of(defaults, component):
+            assert not any("*" in part for part in rule)
+
+
+def test_the_operator_gets_exactly_the_rights_that_its_code_lists(defaults: Objects) -> None:
+    documented = set()
+    for line in (importlib.import_module("tidemill_operator.cluster").__doc__ or "").splitlines():
+        words = line.partition("(")[0].split()
+        if len(words) >= 3 and (words[0] in ('""', "apps", "policy") or "." in words[0]):
+            group = "" if words[0] == '""' else words[0]
+            documented |= {(group, words[1], verb) for verb in words[2:]}
+    assert len(documented) > 30, "the docstring could not be read"
+    assert set(rules_of(defaults, "operator")) == documented
+
+
+def test_with_a_list_of_namespaces_rights_hold_only_there(everything: Objects) -> None:
+    cluster_wide = {found["metadata"]["name"] for found in of_kind(everything, "ClusterRoleBinding")}
+    assert cluster_wide == {"tidemill-operator-crds"}
+    for component in ("operator", "gateway"):
+        bindings = [
+            found
+            for found in of_kind(everything, "RoleBinding")
+            if found["roleRef"]
+            == {**found["roleRef"], "kind": "ClusterRole", "name": f"tidemill-{component}"}
+        ]
+        assert {found["metadata"]["namespace"] for found in bindings} == {"team-a", "team-b"}
+        arguments = deployment(everything, component)["spec"]["template"]["spec"]["containers"][0]["args"]
+        assert [found for found in arguments if "watch-namespace" in found] == [
+            "--watch-namespace=team-a",
+            "--watch-namespace=team-b",
+        ]
+
+
+def test_bindings_name_the_accounts_that_the_pods_run_under(everything: Objects) -> None:
+    accounts = {found["metadata"]["name"] for found in of_kind(everything, "ServiceAccount")}
+    assert accounts == {"custom", "tidemill-gateway"}
+    bindings = [*of_kind(everything, "RoleBinding"), *of_kind(everything, "ClusterRoleBinding")]
+    subjects = {(bound["name"], bound["namespace"]) for found in bindings for bound in found["subjects"]}
+    assert subjects == {(account, NAMESPACE) for account in accounts}
+    for component, account in (("operator", "custom"), ("gateway", "tidemill-gateway")):
+        assert deployment(everything, component)["spec"]["template"]["spec"]["serviceAccountName"] == account
+
+
+def test_the_operator_is_told_labels_that_the_gateway_pods_have(defaults: Objects) -> None:
+    arguments = deployment(defaults, "operator")["spec"]["template"]["spec"]["containers"][0]["args"]
+    (selector,) = [found.split("=", 1)[1] for found in arguments if found.startswith("--gateway-selector=")]
+    wanted = dict(pair.split("=", 1) for pair in selector.split(","))
+    labels = deployment(defaults, "gateway")["spec"]["template"]["metadata"]["labels"]
+    assert wanted.items() <= labels.items()
+    assert wanted["app.kubernetes.io/component"] == "gateway"
+    (service,) = of_kind(defaults, "Service")
+    assert service["metadata"]["name"] == "tidemill-gateway"
+    assert service["spec"]["selector"].items() <= labels.items()
+
+
+def test_the_gateway_understands_its_arguments(everything: Objects) -> None:
+    spec = deployment(everything, "gateway")["spec"]["template"]["spec"]
+    config = config_from(parse_arguments(spec["containers"][0]["args"]))
+    assert config.namespaces == ("team-a", "team-b")
+    assert config.server.max_body_bytes == 123456789
+    ports = {port["name"]: port["containerPort"] for port in spec["containers"][0]["ports"]}
+    assert ports == {"http": config.port, "admin": config.admin_port}
+    longest = config.shutdown_grace_seconds + config.shutdown_timeout_seconds
+    assert spec["terminationGracePeriodSeconds"] > longest
+
+
+def test_the_operator_understands_its_arguments(everything: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
+    operator = importlib.import_module("tidemill_operator.__main__")
+    spec = deployment(everything, "operator")["spec"]["template"]["spec"]
+    monkeypatch.setenv("POD_NAMESPACE", NAMESPACE)
+    assert "POD_NAMESPACE" in {variable["name"] for variable in spec["containers"][0]["env"]}
+    settings = operator.settings_of(operator.make_parser().parse_args(spec["containers"][0]["args"]))
+    assert settings.engine_image == "tidemill-engine:0.1.0"
+    assert settings.operator_namespace == NAMESPACE
+    assert settings.watch_namespaces == ("team-a", "team-b")
+    ports = {port["name"]: port["containerPort"] for port in spec["containers"][0]["ports"]}
+    assert ports == {"admin": settings.http_port}
+
+
+def test_the_definition_is_kept_on_uninstall_unless_asked_otherwise(
+    defaults: Objects, everything: Objects, render: Render
+) -> None:
+    (kept,) = of_kind(defaults, "CustomResourceDefinition")
+    (removed,) = of_kind(everything, "CustomResourceDefinition")
+    assert kept["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    assert "helm.sh/resource-policy" not in removed["metadata"]["annotations"]
+    assert kept["spec"] == removed["spec"]
+    assert not of_kind(render({"crds": {"install": False}}), "CustomResourceDefinition")
+
+
+def test_a_package_holds_the_definition_itself(control_plane: "TestCluster", tmp_path: Path) -> None:
+    control_plane.helm("package", CHART, "--destination", tmp_path)
+    (package,) = tmp_path.glob("*.tgz")
+    with tarfile.open(package) as archive:
+        file = archive.extractfile("tidemill/files/inferenceservices.yaml")
+        assert file is not None
+        assert yaml.safe_load(file.read())["kind"] == "CustomResourceDefinition"
+        assert not any("schema.py" in name for name in archive.getnames())
+
+
+def test_the_notes_say_what_to_do_next(control_plane: "TestCluster", namespace: str) -> None:
+    done = control_plane.helm(
+        "install",
+        "tidemill",
+        CHART,
+        "--namespace",
+        namespace,
+        "--dry-run=server",
+        "--set",
+        "crds.install=false",
+    )
+    notes = done.stdout.partition("NOTES:")[2]
+    assert "kubectl apply" in notes
+    assert "port-forward service/tidemill-gateway 8080:80" in notes
+    assert "/v1/chat/completions" in notes
+
+
+def test_a_release_of_another_name_has_names_of_its_own(control_plane: "TestCluster") -> None:
+    done = control_plane.helm("template", "mine", CHART)
+    names = {found["metadata"]["name"] for found in yaml.safe_load_all(done.stdout) if found}
+    assert {"mine-tidemill-gateway", "mine-tidemill-operator"} <= names
