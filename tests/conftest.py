@@ -142,7 +142,7 @@ def release(cluster: TestCluster) -> Iterator[TestCluster]:
     cluster.helm(
         "install", "tidemill", ROOT / "charts" / "tidemill", "--namespace", RELEASE_NAMESPACE,
         "--create-namespace", "--wait", "--timeout", "120s",
-        "--set", "image.pullPolicy=IfNotPresent", *values,
+        *values,
     )  # fmt: skip
     yield cluster
     cluster.helm("uninstall", "tidemill", "--namespace", RELEASE_NAMESPACE, "--wait", check=False)
