@@ -6,6 +6,8 @@ import logging
 import sys
 from collections.abc import Sequence
 
+from prometheus_client import disable_created_metrics
+
 from tidemill_gateway.process import ProcessConfig, run
 from tidemill_gateway.proxy import ProxyConfig
 from tidemill_gateway.server import MIB, ServerConfig
@@ -20,6 +22,7 @@ def main() -> None:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # a series per series that nobody reads
     raise SystemExit(asyncio.run(run(config_from(arguments))))
 
 

@@ -52,6 +52,8 @@ def from_refusal(refusal: Refusal) -> GatewayError:
         return GatewayError(status=405, message=refusal.message, code="method_not_allowed", headers=headers)
     if refusal.kind is RefusalKind.MODEL_MISSING:
         return GatewayError(status=400, message=refusal.message, code="model_required", param="model")
+    if refusal.kind is RefusalKind.AMBIGUOUS_HOST:
+        return GatewayError(status=400, message=refusal.message, code="ambiguous_host")
     if refusal.kind is RefusalKind.UNKNOWN_MODEL:
         return GatewayError(status=404, message=refusal.message, code="model_not_found", param="model")
     if refusal.kind is RefusalKind.UNKNOWN_SERVICE:

@@ -23,6 +23,7 @@ class RefusalKind(Enum):
     UNKNOWN_SERVICE = "unknown_service"
     UNKNOWN_MODEL = "unknown_model"
     MODEL_MISSING = "model_missing"
+    AMBIGUOUS_HOST = "ambiguous_host"
     WRONG_METHOD = "wrong_method"
 
 
@@ -77,6 +78,7 @@ class Claims:
     by_address: Mapping[tuple[str, str], Service]
     by_model: Mapping[str, Service]
     by_host: Mapping[str, Service]
+    num_named: Mapping[str, int]
 
 
 def build_claims(services_by_age: Iterable[Service]) -> Claims:
@@ -84,13 +86,15 @@ def build_claims(services_by_age: Iterable[Service]) -> Claims:
     by_address: dict[tuple[str, str], Service] = {}
     by_model: dict[str, Service] = {}
     by_host: dict[str, Service] = {}
+    num_named: dict[str, int] = {}
     for service in services_by_age:
         by_address.setdefault((service.namespace, service.name), service)
+        num_named[service.name] = num_named.get(service.name, 0) + 1
         for model in service.served_names:
             by_model.setdefault(model, service)
         for host in service.hosts:
             by_host.setdefault(host, service)
-    return Claims(by_address=by_address, by_model=by_model, by_host=by_host)
+    return Claims(by_address=by_address, by_model=by_model, by_host=by_host, num_named=num_named)
 
 
 def needs_model(request: RouteRequest, claims: Claims) -> bool:
@@ -173,7 +177,7 @@ def _by_path(request: RouteRequest, claims: Claims) -> Target | Refusal | Redire
 
 
 def _by_host(host: str, claims: Claims) -> Service | None:
-    plain = _without_port(host.strip().lower()).rstrip(".")
+    plain = _plain_host(host)
     service = claims.by_host.get(plain)
     if service is not None:
         return service
@@ -209,7 +213,23 @@ def _route_by_model(request: RouteRequest, claims: Claims) -> Routed:
     service = claims.by_model.get(request.model)
     if service is None:
         return unknown_model(request.model, tuple(claims.by_model))
-    return Target(service=service, path=request.path)
+    return _check_short_host(request, service, claims) or Target(service=service, path=request.path)
+
+
+def _check_short_host(request: RouteRequest, chosen: Service, claims: Claims) -> Refusal | None:
+    """Refuse a host that is a service's bare name, unless it can only mean the service chosen by model.
+
+    A client that asks `http://chat/v1` means the `chat` of its own namespace, which is not known here; its
+    prompt must not end in another namespace.
+    """
+    host = _plain_host(request.host)
+    num_meant = claims.num_named.get(host, 0)
+    if host == "localhost" or num_meant == 0 or (num_meant == 1 and chosen.name == host):
+        return None
+    return Refusal(
+        kind=RefusalKind.AMBIGUOUS_HOST,
+        message=f"The host {host} does not say which namespace is meant; use {host}.<namespace>.",
+    )
 
 
 def _wrong_method(request: RouteRequest, allow: str) -> Refusal:
@@ -233,7 +253,9 @@ def _is_plain(path: str) -> bool:
     )
 
 
-def _without_port(host: str) -> str:
-    if host.startswith("["):
-        return host.partition("]")[0].lstrip("[")
-    return host.partition(":")[0]
+def _plain_host(host: str) -> str:
+    """Give a Host header in lower case, without its port and the root's dot."""
+    lowered = host.strip().lower()
+    if lowered.startswith("["):
+        return lowered.partition("]")[0].lstrip("[")
+    return lowered.partition(":")[0].rstrip(".")

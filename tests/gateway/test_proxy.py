@@ -278,6 +278,31 @@ async def test_a_silent_replica_ends_in_504() -> None:
         assert (await response.json())["error"]["code"] == "upstream_timeout"
 
 
+async def test_a_client_that_does_not_read_is_let_go_and_the_replica_with_it() -> None:
+    cancelled = asyncio.Event()
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        response = await start_events(request)
+        try:
+            while True:
+                await response.write(b"x" * 100_000)
+        finally:
+            cancelled.set()
+
+    config = ServerConfig(proxy=ProxyConfig(write_timeout_seconds=0.1))
+    async with run_upstream(handler) as port, run_gateway(one_service(port), config) as gateway:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port, limit=1)
+        body = json.dumps(CHAT)
+        writer.write(
+            f"POST {CHAT_PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+        )
+        await cancelled.wait()
+        labels = {"namespace": "default", "service": "chat", "by": "client"}
+        await until(lambda: counted(gateway, "tidemill_gateway_streams_cut_total", **labels) == 1)
+        writer.close()
+        del reader
+
+
 async def test_requests_go_to_the_replica_with_the_fewest_in_flight() -> None:
     release = asyncio.Event()
     seen = [0, 0]

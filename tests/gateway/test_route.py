@@ -62,6 +62,7 @@ def ask(method: str, path: str, host: str = "gateway:8080", model: str | None = 
         (ask("POST", COMPLETIONS, model="coder"), CODE, COMPLETIONS),
         (ask("POST", COMPLETIONS, host="[::1]:8080", model="coder"), CODE, COMPLETIONS),
         (ask("POST", COMPLETIONS, host="chat.team-b.example.com", model="coder"), CODE, COMPLETIONS),
+        (ask("POST", COMPLETIONS, host="code", model="coder"), CODE, COMPLETIONS),
     ],
 )
 def test_a_request_goes_to_its_service(request_: RouteRequest, service: object, path: str) -> None:
@@ -75,6 +76,9 @@ def test_a_request_goes_to_its_service(request_: RouteRequest, service: object, 
         (ask("POST", f"/default/chat{COMPLETIONS}", model="coder"), RefusalKind.UNKNOWN_MODEL),
         (ask("POST", COMPLETIONS, host="chat.default", model="coder"), RefusalKind.UNKNOWN_MODEL),
         (ask("POST", COMPLETIONS), RefusalKind.MODEL_MISSING),
+        # a bare name that two namespaces have, and one that means another service than the model does
+        (ask("POST", COMPLETIONS, host="chat", model="chat"), RefusalKind.AMBIGUOUS_HOST),
+        (ask("POST", COMPLETIONS, host="code:80", model="chat"), RefusalKind.AMBIGUOUS_HOST),
         (ask("POST", f"/default/nope{COMPLETIONS}", model="chat"), RefusalKind.UNKNOWN_SERVICE),
         (ask("GET", "/default/nope/"), RefusalKind.UNKNOWN_SERVICE),
         (ask("GET", COMPLETIONS), RefusalKind.WRONG_METHOD),
@@ -107,6 +111,13 @@ def test_a_request_is_refused_for_a_reason(request_: RouteRequest, kind: Refusal
 )
 def test_the_gateway_answers_for_models_itself(path: str, model: str | None) -> None:
     assert route(ask("GET", path), CLAIMS) == ModelList(model=model)
+
+
+def test_a_service_called_localhost_does_not_stop_those_who_forward_a_port() -> None:
+    claims = build_claims([CHAT, parsed_service("localhost", "a"), parsed_service("localhost", "b")])
+    assert route(ask("POST", COMPLETIONS, "localhost:8080", "chat"), claims) == Target(
+        service=CHAT, path=COMPLETIONS
+    )
 
 
 def test_a_service_called_models_in_a_namespace_called_v1_does_not_take_the_model_list() -> None:
