@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -12,21 +13,21 @@ from typing import Any
 
 from aiohttp import ClientResponse, ClientSession, web
 
-from fake_core import FakeCore, Script, make_ready, silence
+from fake_core import FakeCore, Script, make_ready, silence, tokens_of
 from tidemill_engine.api.admin import make_admin_app
 from tidemill_engine.api.app import make_api_app
 from tidemill_engine.api.chat_template import ChatTemplate
 from tidemill_engine.api.config import ServeConfig
 from tidemill_engine.api.context import ApiContext
 from tidemill_engine.config import CoreConfig, ModelConfig
-from tidemill_engine.messages import CoreReady
+from tidemill_engine.messages import CoreReady, FinishReason, RequestOutput
 from tidemill_engine.tokenizer import ModelTokenizer
 from tidemill_engine.tokenizer.sources import tokenizer_for_sim
 
 
 def make_serve_config(**changes: Any) -> ServeConfig:
     """Build a server's configuration for the sim model."""
-    values = {
+    values: dict[str, Any] = {
         "core": CoreConfig(model=ModelConfig(uri="sim://test")),
         "served_model_names": ("test", "alias"),
     }
@@ -65,6 +66,19 @@ class Api:
             assert response.headers["Content-Type"].startswith("text/event-stream")
             return parse_events(await response.read())
 
+    def open_stream(self, **body: Any) -> asyncio.Task[ClientResponse]:
+        """Ask for a streamed completion; the headers come with the first token."""
+        body = {"model": "test", "stream": True} | body
+        return asyncio.create_task(self.session.post(self.url + "/v1/completions", json=body))
+
+    async def send_tokens(self, index: int, text: str, finish_reason: FinishReason | None = None) -> None:
+        """Let the core answer its request of this index with a text's tokens."""
+        await self.core.until(lambda core: len(core.requests) > index)
+        request_id = self.core.requests[index].request_id
+        await self.core.send(
+            RequestOutput(request_id=request_id, token_ids=tokens_of(text), finish_reason=finish_reason)
+        )
+
     async def get(self, path: str, **options: Any) -> tuple[int, Any]:
         """Get JSON from the API."""
         async with self.session.get(self.url + path, **options) as response:
@@ -81,9 +95,12 @@ def parse_events(data: bytes) -> list[Any]:
 
 
 async def _listen(app: web.Application) -> tuple[web.AppRunner, str]:
+    """Listen with a small send buffer, which connections inherit, so that slow clients show soon."""
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16 * 1024)
+    await web.SockSite(runner, listener).start()
     return runner, f"http://127.0.0.1:{runner.addresses[0][1]}"
 
 
@@ -94,6 +111,7 @@ async def running_api(
     config: ServeConfig | None = None,
     ready: CoreReady | None = None,
     chat_template: str | None = "",
+    adds_bos: bool = False,
     clock: Callable[[], float] | None = None,
 ) -> AsyncIterator[Api]:
     """Run the server; `chat_template` "" keeps the sim model's own."""
@@ -101,7 +119,7 @@ async def running_api(
     context = ApiContext(config or make_serve_config(), **options)
     core = FakeCore(script)
     relay = asyncio.create_task(context.client.run(await core.start()))
-    tokenizer = tokenizer_for_sim()
+    tokenizer = dataclasses.replace(tokenizer_for_sim(), adds_bos=adds_bos)
     if chat_template != "":
         tokenizer = dataclasses.replace(tokenizer, chat_template=chat_template)
     template = ChatTemplate(tokenizer)

@@ -1,4 +1,4 @@
-"""A core without scheduler or model, in the test's own process, that speaks real frames over a real socketpair.
+"""A core without scheduler or model, in the test's own process, that speaks real frames over a socketpair.
 
 What it answers to a request is a function given by the test; what it is sent it writes down.
 """
