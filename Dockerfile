@@ -48,6 +48,8 @@ RUN /usr/local/bin/python -m pip install --no-cache-dir --quiet --root-user-acti
 FROM operator-dependencies AS operator
 COPY --from=application /opt/tidemill /opt/tidemill
 LABEL org.opencontainers.image.title="tidemill-operator"
+# Libraries ask who they run as (getpass); the id has no entry in /etc/passwd.
+ENV USER=tidemill
 USER 65532:65532
 CMD ["tidemill-operator", "run"]
 
@@ -61,6 +63,8 @@ RUN /usr/local/bin/python -m pip install --no-cache-dir --quiet --root-user-acti
 FROM engine-sim-dependencies AS engine-sim
 COPY --from=application /opt/tidemill /opt/tidemill
 LABEL org.opencontainers.image.title="tidemill-engine-sim"
+# Libraries ask who they run as (getpass); the id has no entry in /etc/passwd.
+ENV USER=tidemill
 USER 65532:65532
 EXPOSE 8000 8001
 ENTRYPOINT ["tidemill-engine"]
@@ -77,6 +81,8 @@ RUN /usr/local/bin/python -m pip install --no-cache-dir --quiet --root-user-acti
 FROM engine-dependencies AS engine
 COPY --from=application /opt/tidemill /opt/tidemill
 LABEL org.opencontainers.image.title="tidemill-engine"
+# Libraries ask who they run as (getpass); the id has no entry in /etc/passwd.
+ENV USER=tidemill
 USER 65532:65532
 EXPOSE 8000 8001
 ENTRYPOINT ["tidemill-engine"]
