@@ -89,9 +89,21 @@ def _import(store: Path, missing: list[StoredImage]) -> None:
             # A running cluster may still read the layers of the image that this one replaces.
             keep = f"{_KEEP}{image.digest.removeprefix('sha256:')}"
             containerd.ctr(socket, "images", "tag", image.reference, f"{keep}:1", check=False)
+            _share_blobs(store, image)
             _marker(store, image).write_text(image.digest)
         if not others_run:
             _prune(socket)
+
+
+def _share_blobs(store: Path, image: StoredImage) -> None:
+    """Make the layout's blobs and the store's the same files, since the engine's take gigabytes."""
+    layout = OciLayout(image.layout)
+    for digest in layout.blobs_of(image.digest):
+        stored, built = store / "root" / _BLOBS / digest.partition(":")[2], layout.blob(digest)
+        if stored.exists() and not stored.samefile(built):
+            partial = built.with_suffix(".partial")
+            partial.hardlink_to(stored)
+            partial.rename(built)
 
 
 def _exists(index: int) -> bool:
