@@ -26,10 +26,12 @@ class FakeApiServer:
         self.changes: list[tuple[int, str, Raw]] = []
         self.lists: list[dict[str, str]] = []
         self.watches: list[dict[str, str]] = []
+        self.delivered: dict[str, int] = {}
         self.page_size: int | None = None
         self.refuse_with: tuple[int, str] | None = None
         self.is_silent = False
         self._changed = asyncio.Condition()
+        self._finishing: set[asyncio.Task[Any]] = set()
         self._open: dict[str, set[asyncio.Task[Any]]] = {kind.value: set() for kind in Kind}
 
     async def put(self, kind: Kind, raw: Raw) -> None:
@@ -60,6 +62,12 @@ class FakeApiServer:
         """Cut all watches of a kind."""
         for task in self._open[kind.value]:
             task.cancel()
+
+    async def finish(self, kind: Kind) -> None:
+        """End all watches of a kind as a server's timeout does, after what was to be sent."""
+        async with self._changed:
+            self._finishing.update(self._open[kind.value])
+            self._changed.notify_all()
 
     def num_open(self, kind: Kind) -> int:
         """Count the open watches of a kind."""
@@ -115,17 +123,20 @@ class FakeApiServer:
                 return response
             while True:
                 version = await self._send_changes(response, plural, version)
-                await self._wait_beyond(version)
+                if task in self._finishing:
+                    return response
+                await self._wait_beyond(version, task)
         except asyncio.CancelledError:
             if request.transport is not None:
                 request.transport.abort()
             return response
         finally:
             self._open[plural].discard(task)
+            self._finishing.discard(task)
 
-    async def _wait_beyond(self, version: int) -> None:
+    async def _wait_beyond(self, version: int, task: asyncio.Task[Any]) -> None:
         async with self._changed:
-            await self._changed.wait_for(lambda: self.version > version)
+            await self._changed.wait_for(lambda: self.version > version or task in self._finishing)
 
     async def _send_changes(self, response: web.StreamResponse, plural: str, version: int) -> int:
         for number, kind, event in list(self.changes):
@@ -133,6 +144,7 @@ class FakeApiServer:
                 line = json.dumps(event).encode() + b"\n"
                 await response.write(line[:20])  # events arrive in pieces
                 await response.write(line[20:])
+                self.delivered[plural] = number
         return self.version
 
 

@@ -104,7 +104,10 @@ async def test_what_the_api_server_lists_is_served_and_measured() -> None:
         assert "tidemill_gateway_time_to_first_byte_seconds_bucket" in text
 
 
-async def test_at_the_end_readiness_fails_first_and_streams_finish() -> None:
+async def test_at_the_end_readiness_fails_first_and_streams_finish(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "tidemill_gateway.process.FINAL_SECONDS", 0.01
+    )  # only the long timeout may save streams
     finish = asyncio.Event()
 
     async def stream(request: web.Request) -> web.StreamResponse:
@@ -128,6 +131,7 @@ async def test_at_the_end_readiness_fails_first_and_streams_finish() -> None:
                     await running.status(f"{running.url}/v1/models")
                 except aiohttp.ClientError:
                     break  # the port is closed
+            await asyncio.wait({running.task}, timeout=0.2)
             assert not running.task.done()
             finish.set()
             assert await response.read() == b"data: two\n\n"
