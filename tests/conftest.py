@@ -16,6 +16,7 @@ import pytest
 from harness import session as sessions
 from harness.errors import UnavailableError
 from harness.images import SLIM
+from harness.session import RELEASE_NAMESPACE
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from harness.session import TestCluster
 
 ROOT = Path(__file__).resolve().parents[1]
-RELEASE_NAMESPACE = "tidemill-system"
 _NODE_FIXTURES = {"cluster", "release", "real_engine", "own_clusters"}
 _FIXTURES = {*_NODE_FIXTURES, "control_plane", "crds"}
 

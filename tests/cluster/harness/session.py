@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness import cluster as clusters
+from harness import containerd
 from harness.cache import cache_root
 from harness.errors import HarnessError, UnavailableError
 from harness.images import TARGETS, ensure_images
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from harness.oci import StoredImage
 
+RELEASE_NAMESPACE = "tidemill-system"
 FIRST_TEST_INDEX = 10
 LAST_TEST_INDEX = 29
 _IMAGE_VARIABLES = {name: f"TIDEMILL_TEST_{name.upper().replace('-', '_')}_IMAGE" for name in TARGETS}
@@ -45,6 +47,16 @@ class TestCluster:
     helm: Helm
     ingress_url: str | None = None
     images: Mapping[str, str] = field(default_factory=dict)
+    containerd_socket: Path | None = None
+
+    def kill_container(self, namespace: str, pod: str) -> None:
+        """End a pod's first container with SIGKILL, which its process 1 is immune to from inside."""
+        if self.containerd_socket is None:
+            raise UnavailableError("an existing cluster does not let tests kill a container's process")
+        path = "jsonpath={.status.containerStatuses[0].containerID}"
+        container = self.kubectl("get", "pod", "-n", namespace, pod, "-o", path).stdout
+        identifier = container.removeprefix("containerd://")
+        containerd.ctr(self.containerd_socket, "tasks", "kill", "--signal", "SIGKILL", identifier)
 
 
 def existing_kubeconfig() -> Path | None:
@@ -101,6 +113,7 @@ def own_cluster(images: tuple[StoredImage, ...], *, has_node: bool) -> Iterator[
                 helm=cluster.helm,
                 ingress_url=cluster.ingress_url if has_node else None,
                 images={name: target.reference for name, target in TARGETS.items()},
+                containerd_socket=cluster.layout.containerd_socket if has_node else None,
             )
         finally:
             clusters.down(index)

@@ -1,0 +1,109 @@
+"""What the end-to-end tests share: services to apply, waiting for them, and clients of the ingress."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from harness.errors import HarnessError
+from openai import AsyncOpenAI
+
+if TYPE_CHECKING:
+    from harness.session import TestCluster
+
+API_VERSION = "serving.tidemill.dev/v1alpha1"
+OWNED_KINDS = (
+    "pods,deployments,replicasets,services,endpointslices,ingresses,poddisruptionbudgets,networkpolicies,"
+    "controllerrevisions,secrets"
+)
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Namespace:
+    """One namespace of a cluster on which our chart is installed."""
+
+    cluster: TestCluster
+    name: str
+
+    def apply(self, service: Object) -> str:
+        """Apply a service and return its name."""
+        self.cluster.kubectl("apply", "-n", self.name, "-f", "-", stdin=json.dumps(service))
+        return str(service["metadata"]["name"])
+
+    def wait_ready(self, name: str, *, timeout_seconds: int = 90) -> None:
+        """Wait until a service is Ready."""
+        self.cluster.kubectl(
+            "wait",
+            "-n",
+            self.name,
+            "--for=condition=Ready",
+            f"--timeout={timeout_seconds}s",
+            f"infsvc/{name}",
+        )
+
+    def service(self, name: str) -> Object:
+        """Return a service as the API shows it."""
+        return self.cluster.kubectl.get("infsvc", "-n", self.name, name)
+
+    def condition(self, name: str, kind: str) -> Object:
+        """Return one condition of a service, empty while it is not there."""
+        conditions = self.service(name).get("status", {}).get("conditions", [])
+        return next((dict(c) for c in conditions if c["type"] == kind), {})
+
+    def pods(self, service: str) -> list[Object]:
+        """Return the engine pods of a service that are not being deleted."""
+        selector = f"serving.tidemill.dev/service={service}"
+        found = self.cluster.kubectl.items("pods", "-n", self.name, "-l", selector)
+        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+
+    def owned(self) -> list[str]:
+        """Return what exists in the namespace beyond what every namespace has."""
+        found = self.cluster.kubectl("get", OWNED_KINDS, "-n", self.name, "-o", "name").stdout
+        return found.split()
+
+    def client(self, host: str) -> AsyncOpenAI:
+        """Return the official client, pointed at the ingress under a host name."""
+        if self.cluster.ingress_url is None:
+            pytest.skip("the existing cluster was given no TIDEMILL_TEST_INGRESS_URL")
+        return AsyncOpenAI(
+            base_url=f"{self.cluster.ingress_url}/v1",
+            api_key="none",
+            default_headers={"Host": host},
+            max_retries=0,
+            timeout=120,
+        )
+
+
+def make_sim(name: str, image: str, *, uri: str = "sim://demo?step_ms=5", **spec: Any) -> Object:
+    """Return a service on the fake model, reached by the host NAME.test."""
+    body: Object = {
+        "model": {"uri": uri},
+        "engine": {"image": image},
+        "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
+        "replicas": 1,
+        "routing": {"ingress": {"className": "nginx", "host": f"{name}.test"}},
+        "drain": {"timeout": "5s"},
+    }
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "InferenceService",
+        "metadata": {"name": name},
+        "spec": {**body, **spec},
+    }
+
+
+async def wait_routed(client: AsyncOpenAI, *, timeout_seconds: float = 20) -> None:
+    """Wait until the ingress sends a host to a service, which it learns of a moment after Ready."""
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        try:
+            await client.models.list()
+        except Exception as error:
+            if time.monotonic() > deadline:
+                raise HarnessError(f"the ingress does not reach the service: {error}") from error
+        else:
+            return
