@@ -91,7 +91,7 @@ def make_scheduler(
 
 @dataclass(kw_only=True)
 class Harness:
-    """A scheduler and a runner stepped by hand; at depth 2 a step is scheduled before the previous one's update."""
+    """A scheduler and a runner stepped by hand; at depth 2 a step is scheduled before the last's update."""
 
     scheduler: ContinuousScheduler
     runner: ModelRunner
@@ -116,7 +116,7 @@ class Harness:
             self.outputs.append(output)
 
     def step(self) -> bool:
-        """Schedule one step if possible and update the oldest when the pipe is full; False if nothing moved."""
+        """Schedule a step if possible, update the oldest when the pipe is full; False if nothing moved."""
         self.now += 1.0
         output = self.scheduler.schedule(self.now)
         if output is not None:

@@ -1,0 +1,1 @@
+"""Model definitions in plain torch, and weights from the files that hold them."""

@@ -1,0 +1,213 @@
+"""Tensors by their Hugging Face names, wherever they lie: a GGUF file or safetensors files.
+
+Knows names, formats and quantisations. Does not know what a model does with a tensor.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors import SafetensorError, safe_open
+
+from tidemill_engine.errors import ModelLoadError
+from tidemill_engine.gguf_file import GgufHead, GgufTensor, read_gguf_head
+from tidemill_engine.models.config import LlamaConfig, config_from_gguf, config_from_hf
+
+_GGUF_NAMES = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_HF_NAMES = {name: gguf_name for gguf_name, name in _GGUF_NAMES.items()}
+_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
+
+
+class WeightSource(Protocol):
+    """Tensors by Hugging Face name, read when asked for."""
+
+    @property
+    def config(self) -> LlamaConfig:
+        """Return the model's shapes."""
+
+    @property
+    def total_bytes(self) -> int:
+        """Return how many bytes all tensors take in the files."""
+
+    @property
+    def read_bytes(self) -> int:
+        """Return how many of them have been read."""
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """Read a tensor, in float32 or as the file has it; a missing one is a `ModelLoadError`."""
+
+    def unread(self) -> list[str]:
+        """Return the names, as the file has them, of tensors that nobody asked for."""
+
+
+def open_weights(path: Path) -> WeightSource:
+    """Open a .gguf file or a directory of safetensors."""
+    if path.is_dir():
+        return SafetensorsWeights(path)
+    if path.suffix == ".gguf":
+        return GgufWeights(path)
+    raise ModelLoadError(
+        f"{path.name} is neither a .gguf file nor a directory with config.json and *.safetensors",
+        reason="UnsupportedModel",
+    )
+
+
+class GgufWeights:
+    """A GGUF file, each tensor dequantised as it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self._head: GgufHead = read_gguf_head(path)
+        self._data = np.memmap(path, mode="r", dtype=np.uint8)
+        self._config = config_from_gguf(self._head.metadata, frozenset(self._head.tensors))
+        self._is_permuted = self._head.metadata["general.architecture"] == "llama"
+        self._read_bytes = 0
+        self._unread = set(self._head.tensors)
+
+    @property
+    def config(self) -> LlamaConfig:
+        """Return the model's shapes."""
+        return self._config
+
+    @property
+    def total_bytes(self) -> int:
+        """Return how many bytes all tensors take in the file."""
+        return len(self._data) - min(tensor.offset for tensor in self._head.tensors.values())
+
+    @property
+    def read_bytes(self) -> int:
+        """Return how many of them have been read."""
+        return self._read_bytes
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """Read a tensor as float32."""
+        found = self._head.tensors.get(gguf_name(name))
+        if found is None:
+            raise ModelLoadError(f"the GGUF file has no tensor {gguf_name(name)} ({name})")
+        self._unread.discard(found.name)
+        values = torch.from_numpy(self._dequantised(found))
+        if self._is_permuted and name.endswith(("q_proj.weight", "k_proj.weight")):
+            heads = self._config.num_heads if "q_proj" in name else self._config.num_kv_heads
+            return unpermuted(values, heads)
+        return values
+
+    def unread(self) -> list[str]:
+        """Return the names of tensors that nobody asked for."""
+        return sorted(self._unread)
+
+    def _dequantised(self, tensor: GgufTensor) -> npt.NDArray[np.float32]:
+        """Return a tensor's values in its shape."""
+        import gguf  # noqa: PLC0415 - slow to import, and only GGUF files need it
+
+        try:
+            kind = gguf.GGMLQuantizationType(tensor.type_id)
+            items_per_block, bytes_per_block = gguf.GGML_QUANT_SIZES[kind]
+            num_bytes = tensor.num_elements // items_per_block * bytes_per_block
+            raw = self._data[tensor.offset : tensor.offset + num_bytes]
+            if len(raw) != num_bytes:
+                raise ModelLoadError(f"the GGUF file ends within the tensor {tensor.name}")
+            rows = raw.reshape(*tensor.shape[:-1], -1)
+            values = np.array(gguf.dequantize(rows, kind), dtype=np.float32).reshape(tensor.shape)
+        except (ValueError, KeyError, NotImplementedError) as error:
+            raise ModelLoadError(f"tensor {tensor.name} has a format that can't be read: {error}") from error
+        self._read_bytes += num_bytes
+        return values
+
+
+class SafetensorsWeights:
+    """A directory with config.json and *.safetensors."""
+
+    def __init__(self, directory: Path) -> None:
+        fields = _read_json(directory / "config.json")
+        files = sorted(directory.glob("*.safetensors"))
+        if not files:
+            raise ModelLoadError(f"{directory} holds no *.safetensors file", reason="ModelNotFound")
+        self._total_bytes = sum(file.stat().st_size for file in files)
+        self._stack = ExitStack()
+        try:
+            opened = [self._stack.enter_context(safe_open(file, framework="pt")) for file in files]
+        except SafetensorError as error:
+            raise ModelLoadError(f"a safetensors file in {directory} is broken: {error}") from error
+        self._handles = {name: handle for handle in opened for name in handle.keys()}  # noqa: SIM118 - not a dict
+        self._config = config_from_hf(fields, frozenset(self._handles))
+        self._read_bytes = 0
+        self._unread = set(self._handles)
+
+    @property
+    def config(self) -> LlamaConfig:
+        """Return the model's shapes."""
+        return self._config
+
+    @property
+    def total_bytes(self) -> int:
+        """Return how many bytes the files take."""
+        return self._total_bytes
+
+    @property
+    def read_bytes(self) -> int:
+        """Return how many bytes of tensors have been read."""
+        return self._read_bytes
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """Read a tensor in its own dtype."""
+        handle = self._handles.get(name)
+        if handle is None:
+            raise ModelLoadError(f"the safetensors files have no tensor {name}")
+        self._unread.discard(name)
+        values: torch.Tensor = handle.get_tensor(name)
+        self._read_bytes += values.nbytes
+        return values
+
+    def unread(self) -> list[str]:
+        """Return the names of tensors that nobody asked for."""
+        return sorted(self._unread)
+
+
+def gguf_name(name: str) -> str:
+    """Return a tensor's GGUF name for its Hugging Face name."""
+    stem, _, kind = name.rpartition(".")
+    layer = _LAYER.fullmatch(stem)
+    if layer is None:
+        return f"{_HF_NAMES.get(stem, stem)}.{kind}"
+    number, part = layer.groups()
+    return f"blk.{number}.{_HF_NAMES.get(part, part)}.{kind}"
+
+
+def unpermuted(weight: torch.Tensor, num_heads: int) -> torch.Tensor:
+    """Undo the row order of llama's q and k in GGUF, which interleaves the halves of each head."""
+    rows, columns = weight.shape
+    return weight.view(num_heads, rows // num_heads // 2, 2, columns).transpose(1, 2).reshape(rows, columns)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object."""
+    try:
+        fields = json.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise ModelLoadError(f"there is no {path}", reason="ModelNotFound") from error
+    except ValueError as error:
+        raise ModelLoadError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise ModelLoadError(f"{path} is not a JSON object")
+    return fields

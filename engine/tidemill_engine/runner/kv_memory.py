@@ -1,0 +1,85 @@
+"""How many KV blocks a machine's memory allows. Pure arithmetic: bytes in, a number or a refusal out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidemill_engine.errors import ModelLoadError
+
+USABLE_SHARE_OF_LIMIT = 0.90
+API_PROCESS_BYTES = 512 * 1024**2
+SHARE_OF_AVAILABLE_WITHOUT_LIMIT = 0.25
+MOST_BYTES_WITHOUT_LIMIT = 4 * 1024**3
+_MIB = 1024**2
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryFacts:
+    """What the machine says; `limit_bytes` is None where no cgroup limits this process.
+
+    `used_bytes` is this process after loading and one step of the full token budget.
+    """
+
+    limit_bytes: int | None
+    available_bytes: int
+    used_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheDemand:
+    """What is asked for: the size of a block, and the most that could ever be used."""
+
+    bytes_per_block: int
+    block_size: int
+    max_num_seqs: int
+    max_model_len: int
+
+    @property
+    def most_useful_blocks(self) -> int:
+        """Return the blocks that all sequences at full length would fill."""
+        return self.max_num_seqs * -(-self.max_model_len // self.block_size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheSize:
+    """How many blocks there will be, and how long a sequence may be with them."""
+
+    num_blocks: int
+    max_model_len: int
+
+
+def size_cache(
+    facts: MemoryFacts,
+    demand: CacheDemand,
+    *,
+    num_blocks: int | None = None,
+    memory_bytes: int | None = None,
+) -> CacheSize:
+    """Choose the number of blocks: as told, else by the bytes told, else by what the machine leaves."""
+    if num_blocks is None:
+        budget = _budget_bytes(facts) if memory_bytes is None else memory_bytes
+        num_blocks = min(budget // demand.bytes_per_block, demand.most_useful_blocks)
+        if num_blocks < 1:
+            raise ModelLoadError(_too_little(facts, demand, budget), reason="OutOfMemory")
+    capacity = num_blocks * demand.block_size
+    return CacheSize(num_blocks=num_blocks, max_model_len=min(demand.max_model_len, capacity))
+
+
+def _budget_bytes(facts: MemoryFacts) -> int:
+    """Return the bytes that may go to the cache."""
+    if facts.limit_bytes is None:
+        usable = int(USABLE_SHARE_OF_LIMIT * facts.available_bytes) - API_PROCESS_BYTES
+        share = int(SHARE_OF_AVAILABLE_WITHOUT_LIMIT * facts.available_bytes)
+        return min(usable, share, MOST_BYTES_WITHOUT_LIMIT)
+    return int(USABLE_SHARE_OF_LIMIT * facts.limit_bytes) - facts.used_bytes - API_PROCESS_BYTES
+
+
+def _too_little(facts: MemoryFacts, demand: CacheDemand, budget: int) -> str:
+    """Say with numbers why not even one block fits."""
+    limit = facts.available_bytes if facts.limit_bytes is None else facts.limit_bytes
+    return (
+        f"no memory is left for the KV cache: of {limit // _MIB} MiB, {facts.used_bytes // _MIB} MiB hold the "
+        f"model and a step, {API_PROCESS_BYTES // _MIB} MiB are kept for the API process, which leaves "
+        f"{budget // _MIB} MiB; one block takes {demand.bytes_per_block / _MIB:.1f} MiB. Raise the memory limit "
+        f"or set --kv-cache-memory-bytes"
+    )
