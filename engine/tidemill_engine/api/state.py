@@ -59,6 +59,7 @@ class EngineState:
     def on_ready(self, ready: CoreReady) -> None:
         """Note that the model is loaded."""
         self.ready = ready
+        self.stats = self.stats or _empty_stats(ready)
         self.phase = Phase.READY
 
     def on_failed(self, message: str) -> None:
@@ -105,6 +106,20 @@ class EngineState:
             reason = f"{waiting} requests wait and no token was computed for {STALL_SECONDS:g} s"
             return Verdict(is_ok=False, reason=reason)
         return Verdict(is_ok=True, reason="ok")
+
+
+def _empty_stats(ready: CoreReady) -> CoreStats:
+    """Return the figures of a core that has done nothing yet."""
+    return CoreStats(
+        num_running=0,
+        num_waiting=0,
+        num_free_blocks=ready.num_blocks,
+        num_total_blocks=ready.num_blocks,
+        num_steps=0,
+        num_preemptions=0,
+        prompt_tokens=0,
+        generation_tokens=0,
+    )
 
 
 def _computed(stats: CoreStats) -> int:
