@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from tidemill_gateway import errors
 from tidemill_gateway.route import Refusal, RefusalKind
 
