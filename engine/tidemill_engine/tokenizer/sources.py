@@ -14,8 +14,8 @@ from tokenizers.models import BPE
 
 from tidemill_engine import sim_vocab
 from tidemill_engine.errors import ModelLoadError
+from tidemill_engine.gguf_file import read_gguf_head
 from tidemill_engine.tokenizer.base import ModelTokenizer
-from tidemill_engine.tokenizer.gguf_metadata import read_gguf_metadata
 from tidemill_engine.tokenizer.pre_tokenizers import pre_tokenization
 
 _CONTROL, _USER_DEFINED = 3, 4
@@ -27,7 +27,7 @@ SIM_CHAT_TEMPLATE = (
 
 def tokenizer_from_gguf(path: Path) -> ModelTokenizer:
     """Build a byte-level BPE tokenizer from the metadata of a GGUF file."""
-    metadata = read_gguf_metadata(path)
+    metadata = read_gguf_head(path).metadata
     kind = metadata.get("tokenizer.ggml.model")
     if kind != "gpt2":
         raise ModelLoadError(
@@ -93,7 +93,7 @@ def tokenizer_from_directory(path: Path) -> ModelTokenizer:
         backend=backend,
         bos_token_id=bos,
         eos_token_id=_token_id(backend, config.get("eos_token")),
-        adds_bos=bos is not None and backend.encode("a").ids[0] == bos,
+        adds_bos=bos is not None and backend.encode("a").ids[:1] == [bos],
         chat_template=_chat_template(path, config),
     )
 
