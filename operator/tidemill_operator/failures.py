@@ -20,6 +20,7 @@ _REASON: Final = re.compile(r"^[A-Za-z]([A-Za-z0-9_]*[A-Za-z0-9])?$")
 _PULL_REASONS: Final = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}
 )
+_BACK_OFF_LEAD_IN: Final = re.compile(r'^Back-off pulling image "[^"]*": ErrImagePull: ')
 _PULL_TRANSIENT: Final = "ErrImagePull"
 _CONFIG_REASONS: Final = frozenset(
     {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
@@ -153,9 +154,7 @@ def _rank(failure: Failure) -> tuple[bool, bool]:
 
 def _pull_message(pod: PodView) -> str:
     """Drop the kubelet's varying lead-in, so that back-off and attempt read the same."""
-    return re.sub(
-        r"^Back-off pulling image (\"[^\"]*\"):? ?(ErrImagePull: )?", r"\1 ", pod.waiting_message
-    ).strip()
+    return _BACK_OFF_LEAD_IN.sub("", pod.waiting_message)
 
 
 def _last_lines(text: str) -> str:

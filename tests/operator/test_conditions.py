@@ -1,0 +1,186 @@
+"""Every condition in every situation that tells it apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from operator_builders import NOW
+from tidemill_operator.conditions import Condition, Situation, evaluate, merge
+from tidemill_operator.failures import Failure
+from tidemill_operator.spec import ScalingSpec
+
+CRASH = Failure(reason="ModelLoadFailed", message="no such file", pod="chat-0")
+NO_GPU = Failure(reason="Unschedulable", message="Insufficient nvidia.com/gpu", stalls=False)
+
+
+def situation(**changes: Any) -> Situation:
+    values: dict[str, Any] = {
+        "desired": 2,
+        "least_ready": 2,
+        "num_ready": 2,
+        "num_updated_ready": 2,
+        "num_pods": 2,
+        "num_gateways": 1,
+        **changes,
+    }
+    return Situation(**values)
+
+
+NOTHING_READY = {"num_ready": 0, "num_updated_ready": 0}
+TABLE: dict[str, tuple[Situation, dict[str, tuple[bool, str] | None]]] = {
+    "all replicas are ready": (
+        situation(),
+        {
+            "Ready": (True, "ReplicasReady"),
+            "ModelReady": (True, "ModelLoaded"),
+            "Available": (True, "MinimumReplicasReady"),
+            "Progressing": (False, "Settled"),
+            "RouteReady": (True, "GatewayReady"),
+            "ScalingActive": (False, "ManualReplicas"),
+            "Suspended": (False, "NotSuspended"),
+            "Reconciling": None,
+            "Stalled": None,
+            "NewerTemplateAvailable": None,
+        },
+    ),
+    "pods are being created": (
+        situation(**NOTHING_READY),
+        {
+            "Ready": (False, "ReplicasStarting"),
+            "Progressing": (True, "ReplicasStarting"),
+            "Reconciling": (True, "ReplicasStarting"),
+            "Stalled": None,
+        },
+    ),
+    "the model is being loaded": (
+        situation(**NOTHING_READY, is_loading=True),
+        {"Ready": (False, "ModelLoading"), "ModelReady": (False, "ModelLoading")},
+    ),
+    "the model cannot be loaded": (
+        situation(**NOTHING_READY, failure=CRASH),
+        {
+            "Ready": (False, "ModelLoadFailed"),
+            "ModelReady": (False, "ModelLoadFailed"),
+            "Available": (False, "ModelLoadFailed"),
+            "Progressing": (False, "ModelLoadFailed"),
+            "Stalled": (True, "ModelLoadFailed"),
+            "Reconciling": None,
+        },
+    ),
+    "no node has a free GPU": (
+        situation(**NOTHING_READY, failure=NO_GPU),
+        {"Ready": (False, "Unschedulable"), "Reconciling": (True, "ReplicasStarting"), "Stalled": None},
+    ),
+    "one of two replicas crashes": (
+        situation(num_ready=1, num_updated_ready=1, failure=CRASH),
+        {
+            "Ready": (True, "ReplicasReady"),
+            "Available": (False, "TooFewReplicasReady"),
+            "Stalled": (True, "ModelLoadFailed"),
+        },
+    ),
+    "a new revision cannot be loaded and the old one serves": (
+        situation(num_updated_ready=0, num_pods=3, is_rolling_out=True, failure=CRASH),
+        {
+            "Ready": (True, "ReplicasReady"),
+            "ModelReady": (False, "ModelLoadFailed"),
+            "Available": (True, "MinimumReplicasReady"),
+            "Progressing": (False, "ModelLoadFailed"),
+        },
+    ),
+    "a new revision is on its way": (
+        situation(num_updated_ready=1, num_pods=3, is_rolling_out=True),
+        {
+            "Ready": (True, "ReplicasReady"),
+            "Progressing": (True, "RollingOut"),
+            "Reconciling": (True, "RollingOut"),
+        },
+    ),
+    "no gateway is ready": (
+        situation(num_gateways=0),
+        {
+            "Ready": (False, "NoGatewayReady"),
+            "RouteReady": (False, "NoGatewayReady"),
+            "ModelReady": (True, "ModelLoaded"),
+        },
+    ),
+    "an older service claims the model's name": (
+        situation(claimed_by={"chat": "prod/older"}),
+        {"Ready": (True, "ReplicasReady"), "RouteReady": (False, "ServedNameConflict")},
+    ),
+    "the service is suspended and its last pods leave": (
+        situation(is_suspended=True, desired=0, num_ready=1),
+        {
+            "Ready": (False, "Suspended"),
+            "ModelReady": (False, "Suspended"),
+            "Available": (False, "Suspended"),
+            "Suspended": (True, "Suspended"),
+            "Progressing": (True, "Stopping"),
+        },
+    ),
+    "no replicas are wanted": (
+        situation(desired=0, num_ready=0, num_updated_ready=0, num_pods=0),
+        {"Ready": (False, "NoReplicas"), "Progressing": (False, "Settled"), "Reconciling": None},
+    ),
+    "replicas are being taken away": (
+        situation(desired=1, num_pods=2),
+        {"Ready": (True, "ReplicasReady"), "Progressing": (True, "ScalingDown")},
+    ),
+    "the spec is invalid": (
+        situation(problem=Failure(reason="InvalidSpec", message="spec.model.uri: is required")),
+        {
+            "Ready": (False, "InvalidSpec"),
+            "Progressing": (False, "InvalidSpec"),
+            "Stalled": (True, "InvalidSpec"),
+            "Reconciling": None,
+        },
+    ),
+    "scaling asks for the autoscaler that is not there yet": (
+        situation(scaling=ScalingSpec(mode="Auto", min_replicas=2, max_replicas=4)),
+        {"ScalingActive": (False, "AutoscalerNotIncluded")},
+    ),
+    "the operator would make pods differently now": (
+        situation(has_newer_template=True),
+        {"NewerTemplateAvailable": (True, "OperatorChanged"), "Ready": (True, "ReplicasReady")},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TABLE)
+def test_tells_the_truth_when(case: str) -> None:
+    given, expected = TABLE[case]
+    found = {condition.type: (condition.is_true, condition.reason) for condition in evaluate(given)}
+    assert {name: found.get(name) for name in expected} == expected
+
+
+def test_every_condition_carries_a_message() -> None:
+    assert all(c.message for given, _ in TABLE.values() for c in evaluate(given))
+
+
+def test_names_the_pod_that_failed() -> None:
+    ready = evaluate(situation(**NOTHING_READY, failure=CRASH))[0]
+    assert ready.message == "no such file (pod chat-0)"
+
+
+def test_keeps_the_time_of_a_condition_whose_status_is_the_same() -> None:
+    condition = Condition(type="Ready", is_true=False, reason="B", message="b")
+    before = [
+        {"type": "Ready", "status": "False", "reason": "A", "lastTransitionTime": "2020-01-01T00:00:00Z"}
+    ]
+    merged = merge([condition], before, NOW, 4)
+    assert merged[0]["lastTransitionTime"] == "2020-01-01T00:00:00Z"
+    assert (merged[0]["reason"], merged[0]["observedGeneration"]) == ("B", 4)
+
+
+def test_dates_a_condition_whose_status_has_changed() -> None:
+    condition = Condition(type="Ready", is_true=True, reason="A", message="a")
+    before = [
+        {"type": "Ready", "status": "False", "reason": "A", "lastTransitionTime": "2020-01-01T00:00:00Z"}
+    ]
+    assert merge([condition], before, NOW, 4)[0]["lastTransitionTime"] == NOW
+
+
+def test_rebuilds_conditions_when_status_was_lost() -> None:
+    assert [c["lastTransitionTime"] for c in merge(evaluate(situation()), [], NOW, 1)] == [NOW] * 7

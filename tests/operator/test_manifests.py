@@ -1,0 +1,167 @@
+"""What the builders make of a spec."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from operator_builders import IMAGE, make_context
+from tidemill_operator import manifests, names
+from tidemill_operator.observed import GatewayView
+
+Object = dict[str, Any]
+
+
+def pod_spec(spec: Object | None = None) -> Object:
+    built: Object = manifests.build_pod_template(make_context(spec))["spec"]
+    return built
+
+
+def engine(spec: Object | None = None) -> Object:
+    (container,) = pod_spec(spec)["containers"]
+    built: Object = container
+    return built
+
+
+def test_pods_satisfy_the_restricted_standard() -> None:
+    spec, container = pod_spec(), engine()
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["runAsUser"] == 65532
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert spec["automountServiceAccountToken"] is False
+
+
+def test_the_engine_is_told_everything_the_spec_says() -> None:
+    args = engine(
+        {
+            "model": {"uri": "builtin://m", "servedNames": ["a", "b"]},
+            "engine": {
+                "dtype": "float32",
+                "maxModelLen": 1024,
+                "maxNumSeqs": 8,
+                "maxNumBatchedTokens": 512,
+                "kvCache": {"blockSize": 16},
+                "args": ["--seed", "7"],
+            },
+            "drain": {"timeout": "1m"},
+        }
+    )["args"]
+    assert args[:2] == ["serve", "builtin://m"]
+    text = " ".join(args)
+    for words in (
+        "--served-model-name a b --host",
+        "--port 8000",
+        "--admin-port 8001",
+        "--admin-token-file /var/run/tidemill/admin/token",
+        "--drain-timeout 60",
+        "--dtype float32",
+        "--max-model-len 1024",
+        "--max-num-seqs 8",
+        "--max-num-batched-tokens 512",
+        "--block-size 16",
+    ):
+        assert words in text
+    assert args[-2:] == ["--seed", "7"]
+
+
+def test_what_the_spec_leaves_open_is_the_engines_choice() -> None:
+    assert not {"--dtype", "--max-model-len", "--max-num-seqs", "--block-size"} & set(engine()["args"])
+
+
+def test_the_spec_chooses_the_image_before_the_operator_does() -> None:
+    assert engine()["image"] == IMAGE
+    assert engine({"engine": {"image": "mine:1"}})["image"] == "mine:1"
+
+
+def test_a_start_may_take_as_long_as_the_load_timeout() -> None:
+    probe = engine({"model": {"uri": "sim://m", "loadTimeout": "61s"}})["startupProbe"]
+    assert probe["failureThreshold"] * probe["periodSeconds"] == 62
+
+
+def test_a_pod_has_time_to_drain() -> None:
+    assert pod_spec({"drain": {"timeout": "2m"}})["terminationGracePeriodSeconds"] == 140
+
+
+def test_home_is_writable_unless_the_person_says_otherwise() -> None:
+    assert engine()["env"] == [{"name": "HOME", "value": "/tmp"}]
+    own = [{"name": "HOME", "value": "/work"}]
+    assert engine({"engine": {"env": own}})["env"] == own
+
+
+@pytest.mark.parametrize("where", ["requests", "limits"])
+def test_a_gpu_brings_shared_memory(where: str) -> None:
+    spec = pod_spec({"resources": {where: {"nvidia.com/gpu": 1}}})
+    assert {"name": "shm", "emptyDir": {"medium": "Memory"}} in spec["volumes"]
+    assert "shm" not in {volume["name"] for volume in pod_spec()["volumes"]}
+
+
+def test_no_selector_depends_on_whether_a_pod_is_routable() -> None:
+    context = make_context()
+    template = manifests.build_pod_template(context)
+    deployment = manifests.build_deployment(context, context.spec.revision, template, 2)
+    selector = deployment["spec"]["selector"]["matchLabels"]
+    assert names.LABEL_ROUTABLE not in selector
+    assert selector.items() <= template["metadata"]["labels"].items()
+    assert template["metadata"]["labels"][names.LABEL_ROUTABLE] == "true"
+
+
+def test_clients_are_led_to_the_gateway_and_nowhere_else() -> None:
+    context = make_context()
+    service = manifests.build_client_service(context)
+    assert "selector" not in service["spec"]
+    slice_ = manifests.build_endpoint_slice(
+        context, [GatewayView(name="b", ip="10.0.0.2"), GatewayView(name="a", ip="10.0.0.1", node="n")]
+    )
+    assert slice_ is not None
+    assert [e["addresses"] for e in slice_["endpoints"]] == [["10.0.0.1"], ["10.0.0.2"]]
+    assert slice_["metadata"]["labels"]["kubernetes.io/service-name"] == service["metadata"]["name"]
+    assert slice_["ports"][0]["name"] == service["spec"]["ports"][0]["name"]
+    assert slice_["ports"][0]["port"] == service["spec"]["ports"][0]["targetPort"] == 8080
+
+
+def test_a_slice_is_of_one_address_family_and_bounded() -> None:
+    context = make_context()
+    mixed = [GatewayView(name="a", ip="fd00::1"), GatewayView(name="b", ip="10.0.0.1")]
+    slice_ = manifests.build_endpoint_slice(context, mixed)
+    assert slice_ is not None
+    assert (slice_["addressType"], len(slice_["endpoints"])) == ("IPv6", 1)
+    many = [GatewayView(name=f"g{n:03}", ip=f"10.0.1.{n}") for n in range(150)]
+    bounded = manifests.build_endpoint_slice(context, many)
+    assert bounded is not None
+    assert len(bounded["endpoints"]) == 100
+
+
+def test_there_is_no_slice_without_a_gateway() -> None:
+    assert manifests.build_endpoint_slice(make_context(), []) is None
+
+
+def test_there_is_no_ingress_unless_asked_for() -> None:
+    assert manifests.build_ingress(make_context()) is None
+
+
+def test_an_ingress_leads_its_host_to_the_service() -> None:
+    ingress = {"host": "chat.example.com", "className": "nginx", "tls": {"secretName": "cert"}}
+    built = manifests.build_ingress(make_context({"routing": {"ingress": ingress}}))
+    assert built is not None
+    assert built["spec"]["ingressClassName"] == "nginx"
+    assert built["spec"]["tls"] == [{"hosts": ["chat.example.com"], "secretName": "cert"}]
+    (rule,) = built["spec"]["rules"]
+    assert rule["host"] == "chat.example.com"
+    assert rule["http"]["paths"][0]["backend"]["service"] == {"name": "chat", "port": {"name": "http"}}
+
+
+def test_the_disruption_budget_lets_sick_pods_go() -> None:
+    built = manifests.build_disruption_budget(make_context({"disruption": {"maxUnavailable": "50%"}}))
+    assert built is not None
+    assert built["spec"]["maxUnavailable"] == "50%"
+    assert built["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+
+
+def test_there_is_no_disruption_budget_without_replicas() -> None:
+    assert manifests.build_disruption_budget(make_context({"suspend": True})) is None
