@@ -145,7 +145,7 @@ TABLE: dict[str, tuple[Situation, dict[str, tuple[bool, str] | None]]] = {
         situation(has_newer_template=True),
         {"NewerTemplateAvailable": (True, "OperatorChanged"), "Ready": (True, "ReplicasReady")},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", TABLE)

@@ -1,0 +1,242 @@
+"""The schema on a real API server: every rule refuses with its sentence, and the subresources work."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from harness.kubectl import wait_until
+
+from tidemill_operator import names
+
+if TYPE_CHECKING:
+    from harness.session import TestCluster
+
+pytestmark = pytest.mark.cluster
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
+Object = dict[str, Any]
+
+
+def make(spec: Object | None = None, name: str = "chat") -> Object:
+    base: Object = {"model": {"uri": "sim://demo"}, "replicas": 1}
+    merged = {key: value for key, value in {**base, **(spec or {})}.items() if value is not None}
+    return {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": {"name": name}, "spec": merged}
+
+
+def model(**fields: Any) -> Object:
+    return {"model": {"uri": "sim://demo", **fields}}
+
+
+def auto(**fields: Any) -> Object:
+    return {"replicas": None, "scaling": {"maxReplicas": 4, **fields}}
+
+
+def dry_run(crds: TestCluster, service: Object) -> tuple[int, str]:
+    done = crds.kubectl("create", "--dry-run=server", "-f", "-", check=False, stdin=json.dumps(service))
+    return done.returncode, done.stderr
+
+
+REFUSED: dict[str, tuple[Object, str]] = {
+    "a name that is too long": (make(name="n" * 41), "at most 40 characters"),
+    "a name that no Service may have": (make(name="9lives"), "must begin with a letter"),
+    "no model": (make({"model": None}), "spec.model: Required value"),
+    "an unknown scheme": (make(model(uri="ftp://x")), "must begin with builtin://, file:// or sim://"),
+    "a scheme that comes later": (make(model(uri="hf://a/b")), "not supported yet"),
+    "a file that is not absolute": (make(model(uri="file://x.gguf")), "absolute path with three slashes"),
+    "a scheme without a model": (make(model(uri="builtin://")), "needs a model name after the scheme"),
+    "white space in the uri": (make(model(uri="sim://a b")), "must not contain white space"),
+    "no served name": (make(model(servedNames=[])), "should have at least 1 items"),
+    "a served name twice": (make(model(servedNames=["a", "a"])), "Duplicate value"),
+    "a load timeout that is none": (make(model(loadTimeout="soon")), "spec.model.loadTimeout"),
+    "a load timeout of nothing": (make(model(loadTimeout="0s")), "between 1s and 24h"),
+    "an unknown dtype": (
+        make({"engine": {"dtype": "float8"}}),
+        'supported values: "auto", "bfloat16", "float32"',
+    ),
+    "no sequences at all": (make({"engine": {"maxNumSeqs": 0}}), "greater than or equal to 1"),
+    "an environment entry twice": (
+        make({"engine": {"env": [{"name": "A"}, {"name": "A"}]}}),
+        "Duplicate value",
+    ),
+    "an environment entry with two values": (
+        make(
+            {
+                "engine": {
+                    "env": [
+                        {"name": "A", "value": "1", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
+                    ]
+                }
+            }
+        ),
+        "either value or valueFrom",
+    ),
+    "an environment entry from nowhere": (
+        make({"engine": {"env": [{"name": "A", "valueFrom": {}}]}}),
+        "exactly one of secretKeyRef and configMapKeyRef",
+    ),
+    "a quantity that is none": (
+        make({"resources": {"requests": {"cpu": "many"}}}),
+        "spec.resources.requests.cpu",
+    ),
+    "more requested than allowed": (
+        make({"resources": {"requests": {"memory": "2Gi"}, "limits": {"memory": "1Gi"}}}),
+        "must not exceed spec.resources.limits",
+    ),
+    "a GPU requested without a limit": (
+        make({"resources": {"requests": {"nvidia.com/gpu": 1}}}),
+        "must stand in spec.resources.limits",
+    ),
+    "fewer replicas than none": (make({"replicas": -1}), "spec.replicas"),
+    "neither replicas nor scaling": (make({"replicas": None}), "without spec.scaling"),
+    "replicas beside Auto": (make({"scaling": {"maxReplicas": 4}}), "remove spec.replicas"),
+    "Advisory without replicas": (make(auto(mode="Advisory")), "spec.replicas is required"),
+    "more replicas at least than at most": (
+        make(auto(minReplicas=5)),
+        "lower minReplicas or raise maxReplicas",
+    ),
+    "scaling without an upper bound": (
+        make({"replicas": None, "scaling": {}}),
+        "maxReplicas: Required value",
+    ),
+    "zero replicas at least": (make(auto(minReplicas=0)), "greater than or equal to 1"),
+    "an unknown mode": (make(auto(mode="Manual")), 'supported values: "Auto", "Advisory"'),
+    "a latency objective of nothing": (make(auto(slo={"timeToFirstToken": "0ms"})), "longer than zero"),
+    "a percentage above all": (
+        make(auto(targets={"kvCacheUtilizationPercent": 101})),
+        "less than or equal to 100",
+    ),
+    "an ingress without a host": (
+        make({"routing": {"ingress": {}}}),
+        "spec.routing.ingress.host: Required value",
+    ),
+    "an ingress host that is a URL": (
+        make({"routing": {"ingress": {"host": "https://chat.example.com"}}}),
+        "without scheme, port or path",
+    ),
+    "a rollout that can never move": (make({"rollout": {"maxSurge": 0}}), "must not both be zero"),
+    "a rollout that can never move, in percent": (
+        make({"rollout": {"maxSurge": "0%", "maxUnavailable": 0}}),
+        "must not both be zero",
+    ),
+    "a surge that is no portion": (make({"rollout": {"maxSurge": "2x"}}), "or a percentage"),
+    "a negative surge": (make({"rollout": {"maxSurge": -1}}), "a number from 0 to 1000"),
+    "a drain for ever": (make({"drain": {"timeout": "48h"}}), "between 0s and 24h"),
+    "a field that does not exist": (make({"replica": 3}), 'unknown field "spec.replica"'),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refuses(crds: TestCluster, case: str) -> None:
+    service, sentence = REFUSED[case]
+    code, message = dry_run(crds, service)
+    assert code != 0
+    assert sentence in message
+
+
+TAKEN = {
+    "the least": make(),
+    "Auto by default": make(auto()),
+    "Advisory with replicas": make({"scaling": {"mode": "Advisory", "minReplicas": 1, "maxReplicas": 4}}),
+    "everything": make(
+        {
+            "model": {
+                "uri": "file:///models/a.gguf",
+                "servedNames": ["a", "org/a:v1"],
+                "loadTimeout": "1h30m",
+            },
+            "engine": {
+                "image": "example.com/engine@sha256:" + "0" * 64,
+                "args": ["--seed", "1"],
+                "env": [
+                    {"name": "A", "value": ""},
+                    {
+                        "name": "B",
+                        "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k", "optional": True}},
+                    },
+                ],
+                "dtype": "bfloat16",
+                "maxModelLen": 4096,
+                "maxNumSeqs": 64,
+                "maxNumBatchedTokens": 2048,
+                "kvCache": {"blockSize": 32},
+            },
+            "resources": {
+                "requests": {"cpu": "500m", "memory": 1073741824},
+                "limits": {"cpu": 2, "memory": "1Gi", "nvidia.com/gpu": 1},
+            },
+            "routing": {
+                "ingress": {"className": "nginx", "host": "a.example.com", "tls": {"secretName": "t"}}
+            },
+            "rollout": {"maxSurge": "25%", "maxUnavailable": 0},
+            "drain": {"timeout": "0s"},
+            "disruption": {"maxUnavailable": "100%"},
+            "suspend": True,
+        }
+    ),
+    "scaling in full": make(
+        auto(
+            minReplicas=4,
+            targets={"kvCacheUtilizationPercent": 80, "queueLengthPerReplica": 5},
+            slo={"timeToFirstToken": "2s", "interTokenLatency": "100ms", "percentile": 95},
+        )
+    ),
+    "a rollout in place": make({"rollout": {"maxSurge": 0, "maxUnavailable": 1}}),
+}
+
+
+@pytest.mark.parametrize("case", TAKEN)
+def test_takes(crds: TestCluster, case: str) -> None:
+    code, message = dry_run(crds, TAKEN[case])
+    assert code == 0, message
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_takes_the_examples(crds: TestCluster, path: Path) -> None:
+    code, message = dry_run(crds, yaml.safe_load(path.read_text()))
+    assert code == 0, message
+
+
+def test_the_scale_subresource_works(crds: TestCluster, namespace: str) -> None:
+    scope = ("-n", namespace)
+    crds.kubectl("create", *scope, "-f", "-", stdin=json.dumps(make()))
+    crds.kubectl("scale", *scope, "infsvc/chat", "--replicas=3")
+    assert crds.kubectl.get(*scope, "infsvc/chat")["spec"]["replicas"] == 3
+    status = {"status": {"replicas": 2, "selector": "a=b"}}
+    patch = ("patch", *scope, "infsvc/chat", "--subresource=status", "--type=merge", "-p", json.dumps(status))
+    crds.kubectl(*patch)
+    raw = f"/apis/{names.API_VERSION}/namespaces/{namespace}/{names.PLURAL}/chat/scale"
+    scale = json.loads(crds.kubectl("get", "--raw", raw).stdout)
+    assert scale["spec"] == {"replicas": 3}
+    assert scale["status"] == {"replicas": 2, "selector": "a=b"}
+
+
+def test_status_is_written_on_its_own_subresource_alone(crds: TestCluster, namespace: str) -> None:
+    scope = ("-n", namespace)
+    crds.kubectl("create", *scope, "-f", "-", stdin=json.dumps({**make(), "status": {"replicas": 9}}))
+    assert "status" not in crds.kubectl.get(*scope, "infsvc/chat")
+    patch = json.dumps({"status": {"replicas": 2}, "spec": {"replicas": 7}})
+    crds.kubectl("patch", *scope, "infsvc/chat", "--subresource=status", "--type=merge", "-p", patch)
+    service = crds.kubectl.get(*scope, "infsvc/chat")
+    assert (service["spec"]["replicas"], service["status"]["replicas"]) == (1, 2)
+    assert service["metadata"]["generation"] == 1
+
+
+def test_the_definition_survives_helm_and_is_structural(crds: TestCluster) -> None:
+    definition = crds.kubectl.get("crd", names.CRD_NAME)
+    assert definition["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    assert {c["type"]: c["status"] for c in definition["status"]["conditions"]}["Established"] == "True"
+    assert "NonStructuralSchema" not in {c["type"] for c in definition["status"]["conditions"]}
+
+
+def test_belongs_to_the_category(crds: TestCluster, namespace: str) -> None:
+    crds.kubectl("create", "-n", namespace, "-f", "-", stdin=json.dumps(make()))
+
+    def listed() -> bool | None:
+        shown = crds.kubectl("get", names.CATEGORY, "-n", namespace, "-o", "name", check=False).stdout
+        return "inferenceservice.serving.tidemill.dev/chat" in shown or None
+
+    assert wait_until("the category lists the service", listed, timeout_seconds=20)
