@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidemill_engine.model_uri import BUILTIN_MODELS, find_model_path
+
+PROMPT_LENGTHS = (
+    1, 2, 3, 5, 8, 13, 21, 31, 32, 33, 34, 47, 55, 63, 64, 65, 89, 100, 128, 144, 200, 257, 600,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def smollm2_path() -> Path:
+    """The GGUF file of the builtin model."""
+    return find_model_path(BUILTIN_MODELS["smollm2-135m"])
+
+
+@pytest.fixture(scope="session")
+def transformers_smollm2(smollm2_path: Path) -> Any:
+    """The builtin model as transformers loads it, in float32: the oracle."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(
+        str(smollm2_path.parent), gguf_file=smollm2_path.name, dtype=torch.float32
+    )
+    return model.eval()
+
+
+@pytest.fixture(scope="session")
+def english_token_ids(smollm2_path: Path, pytestconfig: pytest.Config) -> list[int]:
+    """Real English as tokens of the builtin model: the licence of this repository."""
+    from tidemill_engine.tokenizer.sources import tokenizer_from_gguf
+
+    text = (pytestconfig.rootpath / "LICENSE").read_text()
+    return list(tokenizer_from_gguf(smollm2_path).encode(" ".join(text.split())))
+
+
+@pytest.fixture(scope="session")
+def english_prompts(english_token_ids: list[int]) -> list[list[int]]:
+    """Prompts from 1 to 600 tokens, around block boundaries too, each from another place of the text."""
+    return [english_token_ids[37 * i : 37 * i + length] for i, length in enumerate(PROMPT_LENGTHS)]
