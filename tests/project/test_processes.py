@@ -52,7 +52,7 @@ def test_source_roots_are_no_packages() -> None:
     ("modules", "blocked"),
     [
         pytest.param(
-            "tidemill_engine.__main__,tidemill_engine.api.server",
+            "tidemill_engine.__main__,tidemill_engine.api.serve",
             f"{TORCH},{KUBE},tidemill_operator,tidemill_gateway",
             id="the engine's API process starts without torch and Kubernetes",
         ),
