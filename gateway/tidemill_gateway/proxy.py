@@ -17,11 +17,11 @@ from dataclasses import dataclass
 
 import aiohttp
 from aiohttp import web
-from multidict import CIMultiDict
 from yarl import URL
 
 from tidemill_gateway import errors
 from tidemill_gateway.choice import choose
+from tidemill_gateway.headers import request_headers, response_headers
 from tidemill_gateway.ledger import Ledger
 from tidemill_gateway.metrics import GatewayMetrics
 from tidemill_gateway.observe import Record
@@ -30,24 +30,7 @@ from tidemill_gateway.world import Pod, Service, World
 logger = logging.getLogger(__name__)
 
 DRAINING_HEADER = "x-tidemill-draining"
-PRIVATE_PREFIX = "x-tidemill-"
-HOP_BY_HOP = frozenset(
-    {
-        "connection",
-        "keep-alive",
-        "proxy-authenticate",
-        "proxy-authorization",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    }
-)
-# aiohttp sets these itself, or has already done what they ask for (bodies arrive here decompressed).
-REPLACED_IN_REQUESTS = frozenset(
-    {"host", "content-length", "content-encoding", "expect", "x-request-id", "x-forwarded-host"}
-)
+FAULTY = frozenset({500, 502, 503})
 SET_BY_CLIENT_LIBRARY = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 
 
@@ -159,7 +142,11 @@ class Proxy:
         async with upstream:
             if upstream.status == 503 and DRAINING_HEADER in upstream.headers:
                 return NotTaken(reason="it is draining", is_draining=True)
-            self._ledger.trust(pod.uid)
+            if upstream.status in FAULTY:
+                # It answers faster than those that work, so the fewest in flight would always be here.
+                self._ledger.suspect(pod.uid)
+            else:
+                self._ledger.trust(pod.uid)
             return await self._relay(request, upstream, record)
 
     async def _relay(
@@ -190,8 +177,7 @@ class Proxy:
             at_event_end = chunk.endswith(b"\n\n")
             if not await self._write(request, response, record, chunk):
                 return response
-        if not await self._write(request, response, record, None):
-            return response
+        await self._write(request, response, record, None)
         return response
 
     async def _write(
@@ -241,44 +227,6 @@ def make_session(config: ProxyConfig) -> aiohttp.ClientSession:
         skip_auto_headers=SET_BY_CLIENT_LIBRARY,
         trust_env=False,
     )
-
-
-def request_headers(request: web.Request, request_id: str) -> CIMultiDict[str]:
-    """Give the headers that the replica gets: the client's, less what concerned only its connection to us."""
-    dropped = (
-        HOP_BY_HOP | REPLACED_IN_REQUESTS | _named_by_connection(request.headers.getall("Connection", ()))
-    )
-    headers = CIMultiDict(
-        (name, value)
-        for name, value in request.headers.items()
-        if name.lower() not in dropped and not name.lower().startswith(PRIVATE_PREFIX)
-    )
-    headers["X-Request-Id"] = request_id
-    headers["X-Forwarded-Host"] = request.host
-    if request.remote:
-        before = headers.get("X-Forwarded-For")
-        headers["X-Forwarded-For"] = f"{before}, {request.remote}" if before else request.remote
-    headers.setdefault("X-Forwarded-Proto", request.scheme)
-    return headers
-
-
-def response_headers(upstream: aiohttp.ClientResponse, request_id: str) -> CIMultiDict[str]:
-    """Give the headers that the client gets: the replica's, less what concerned only its connection to us."""
-    dropped = HOP_BY_HOP | _named_by_connection(upstream.headers.getall("Connection", ()))
-    headers = CIMultiDict(
-        (name, value)
-        for name, value in upstream.headers.items()
-        if name.lower() not in dropped and not name.lower().startswith(PRIVATE_PREFIX)
-    )
-    headers["X-Request-Id"] = request_id
-    if upstream.content_type == "text/event-stream":
-        # nginx in front of the gateway would otherwise collect tokens before it passes them on.
-        headers.setdefault("X-Accel-Buffering", "no")
-    return headers
-
-
-def _named_by_connection(values: list[str] | tuple[str, ...]) -> frozenset[str]:
-    return frozenset(name.strip().lower() for value in values for name in value.split(","))
 
 
 def _abort(request: web.Request) -> None:

@@ -165,6 +165,27 @@ async def test_a_503_that_is_not_from_draining_is_passed_on() -> None:
     assert asked == 1
 
 
+async def test_a_replica_that_fails_quickly_does_not_draw_all_requests() -> None:
+    asked = 0
+
+    async def failing(request: web.Request) -> web.Response:
+        nonlocal asked
+        asked += 1
+        return web.json_response({"error": {}}, status=503)
+
+    async with (
+        run_upstream(failing) as broken,
+        run_upstream(answer) as port,
+        run_gateway(one_service(broken, port)) as gateway,
+    ):
+        codes = []
+        for _ in range(8):
+            async with gateway.post(CHAT_PATH, json=CHAT) as response:
+                codes.append(response.status)
+    assert asked <= 1
+    assert codes.count(200) >= 7
+
+
 async def test_when_every_replica_is_draining_the_client_is_told_to_come_again() -> None:
     async with (
         run_upstream(draining) as port,

@@ -1,6 +1,7 @@
 """The public side: bodies, models and errors as a client meets them."""
 
 import asyncio
+import gzip
 import json
 from typing import Any
 
@@ -83,6 +84,27 @@ async def test_a_body_of_unknown_length_is_bounded_too() -> None:
         gateway.post(CHAT_PATH, data=endless()) as response,
     ):
         assert response.status == 413
+
+
+async def test_a_compressed_body_is_bounded_by_its_real_size_and_passed_on_plain() -> None:
+    async def look(request: web.Request) -> web.Response:
+        return web.json_response([request.headers.get("Content-Encoding"), await request.json()])
+
+    headers = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
+    bomb = json.dumps({"model": "chat", "pad": "x" * 3_000_000}).encode()
+    async with (
+        run_upstream(look) as port,
+        run_gateway(
+            make_world([make_service()], [make_pod(port=port)]), ServerConfig(max_body_bytes=100_000)
+        ) as gateway,
+    ):
+        async with gateway.post(
+            CHAT_PATH, data=gzip.compress(b'{"model": "chat"}'), headers=headers
+        ) as response:
+            assert await response.json() == [None, {"model": "chat"}]
+        assert len(gzip.compress(bomb)) < 100_000
+        async with gateway.post(CHAT_PATH, data=gzip.compress(bomb), headers=headers) as response:
+            assert response.status == 413
 
 
 async def test_a_body_that_does_not_arrive_gets_408() -> None:

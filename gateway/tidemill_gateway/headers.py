@@ -1,0 +1,66 @@
+"""Which headers travel on, in both directions.
+
+Knows what concerns only one connection, what is private to Tidemill, and what a proxy adds. Refuses to know
+bodies and replicas.
+"""
+
+import aiohttp
+from aiohttp import web
+from multidict import CIMultiDict
+
+PRIVATE_PREFIX = "x-tidemill-"
+HOP_BY_HOP = frozenset(
+    {
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+# aiohttp sets these itself, or has already done what they ask for (bodies arrive here decompressed).
+REPLACED_IN_REQUESTS = frozenset(
+    {"host", "content-length", "content-encoding", "expect", "x-request-id", "x-forwarded-host"}
+)
+
+
+def request_headers(request: web.Request, request_id: str) -> CIMultiDict[str]:
+    """Give the headers that the replica gets: the client's, less what concerned only its connection to us."""
+    dropped = (
+        HOP_BY_HOP | REPLACED_IN_REQUESTS | _named_by_connection(request.headers.getall("Connection", ()))
+    )
+    headers = CIMultiDict(
+        (name, value)
+        for name, value in request.headers.items()
+        if name.lower() not in dropped and not name.lower().startswith(PRIVATE_PREFIX)
+    )
+    headers["X-Request-Id"] = request_id
+    headers["X-Forwarded-Host"] = request.host
+    if request.remote:
+        before = headers.get("X-Forwarded-For")
+        headers["X-Forwarded-For"] = f"{before}, {request.remote}" if before else request.remote
+    headers.setdefault("X-Forwarded-Proto", request.scheme)
+    return headers
+
+
+def response_headers(upstream: aiohttp.ClientResponse, request_id: str) -> CIMultiDict[str]:
+    """Give the headers that the client gets: the replica's, less what concerned only its connection to us."""
+    dropped = HOP_BY_HOP | _named_by_connection(upstream.headers.getall("Connection", ()))
+    headers = CIMultiDict(
+        (name, value)
+        for name, value in upstream.headers.items()
+        if name.lower() not in dropped and not name.lower().startswith(PRIVATE_PREFIX)
+    )
+    headers["X-Request-Id"] = request_id
+    if upstream.content_type == "text/event-stream":
+        # nginx in front of the gateway would otherwise collect tokens before it passes them on.
+        headers.setdefault("X-Accel-Buffering", "no")
+    return headers
+
+
+def _named_by_connection(values: list[str] | tuple[str, ...]) -> frozenset[str]:
+    return frozenset(name.strip().lower() for value in values for name in value.split(","))
