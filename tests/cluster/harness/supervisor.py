@@ -118,7 +118,7 @@ class Supervisor:
         process = self._running.get(name)
         if process is not None:
             if stopped:
-                os.kill(process.pid, signal.SIGTERM)  # Popen's own way may collect the child before _reap does
+                os.kill(process.pid, signal.SIGTERM)  # Popen.terminate may collect it before _reap
             return
         waited = time.monotonic() - self._started.get(name, -_RESTART_SECONDS)
         if stopped or waited < _RESTART_SECONDS:
