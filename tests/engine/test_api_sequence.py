@@ -13,9 +13,9 @@ from tidemill_engine.tokenizer.sources import tokenizer_for_sim
 TOKENIZER = tokenizer_for_sim()
 
 
-def make_sequence(*stops: str, min_tokens: int = 0) -> Sequence:
+def make_sequence(*stops: str, min_tokens: int = 0, stop_token_ids: tuple[int, ...] = ()) -> Sequence:
     detokenizer = Detokenizer(TOKENIZER.decode, [], prompt_is_text=True)
-    return Sequence(detokenizer, StopMatcher(stops), min_tokens=min_tokens)
+    return Sequence(detokenizer, StopMatcher(stops), min_tokens=min_tokens, stop_token_ids=stop_token_ids)
 
 
 def output(ids: list[int], finish: FinishReason | None = None, stop: int | None = None) -> RequestOutput:
@@ -57,9 +57,14 @@ def test_the_rest_of_a_cut_character_is_flushed_once_at_the_end() -> None:
 
 def test_a_stop_token_is_counted_but_not_shown() -> None:
     letter = tokens_of("z")[0]
-    sequence = make_sequence()
+    sequence = make_sequence(stop_token_ids=(letter,))
     delta = sequence.push([output([*tokens_of("a"), letter], "stop", letter)])
     assert (delta.text, delta.stop_reason, sequence.num_output_tokens) == ("a", letter, 2)
+
+
+def test_the_models_own_end_is_no_stop_reason_of_the_client() -> None:
+    delta = make_sequence().push([output([*tokens_of("a"), sim_vocab.EOS], "stop", sim_vocab.EOS)])
+    assert (delta.text, delta.finish_reason, delta.stop_reason) == ("a", "stop", None)
 
 
 def test_stop_strings_wait_for_min_tokens() -> None:

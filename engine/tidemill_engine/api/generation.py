@@ -107,7 +107,12 @@ class Generator:
         )
         detokenizer = Detokenizer(self.tokenizer.decode, prompt.token_ids, prompt_is_text=prompt.is_text)
         matcher = StopMatcher(options.stop)
-        sequence = Sequence(detokenizer, matcher, min_tokens=prompt.sampling.min_tokens)
+        sequence = Sequence(
+            detokenizer,
+            matcher,
+            min_tokens=prompt.sampling.min_tokens,
+            stop_token_ids=prompt.sampling.stop_token_ids,
+        )
         return _Live(index=index, request=request, sequence=sequence)
 
     def _end(self, lives: list[_Live]) -> None:

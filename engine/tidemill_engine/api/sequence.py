@@ -5,7 +5,7 @@ Knows detokenizing and stop strings; does not know HTTP, the core's socket or th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from tidemill_engine.api.detokenizer import Detokenizer
@@ -22,6 +22,7 @@ class Delta:
     logprobs: tuple[TokenLogprobs, ...] = ()
     finish_reason: str | None = None
     stop_reason: str | int | None = None
+    """The stop string or one of the client's stop token ids; None for the model's own end."""
     error: str | None = None
 
     @property
@@ -40,10 +41,18 @@ class _Pieces:
 class Sequence:
     """Folds one request's outputs into deltas; tokens after a stop string are neither shown nor counted."""
 
-    def __init__(self, detokenizer: Detokenizer, stop: StopMatcher, *, min_tokens: int = 0) -> None:
+    def __init__(
+        self,
+        detokenizer: Detokenizer,
+        stop: StopMatcher,
+        *,
+        min_tokens: int = 0,
+        stop_token_ids: Collection[int] = (),
+    ) -> None:
         self._detokenizer = detokenizer
         self._stop = stop
         self._min_tokens = min_tokens
+        self._stop_token_ids = stop_token_ids
         self.num_output_tokens = 0
         self.num_cached_tokens = 0
         self.finish_reason: str | None = None
@@ -95,7 +104,8 @@ class Sequence:
             return self._finish(pieces, "stop", stop_reason=matched)
         pieces.texts.append(self._stop.flush())
         reason = output.finish_reason or "stop"
-        return self._finish(pieces, reason, stop_reason=output.stop_token_id, error=output.error)
+        token_id = output.stop_token_id if output.stop_token_id in self._stop_token_ids else None
+        return self._finish(pieces, reason, stop_reason=token_id, error=output.error)
 
     def _finish(
         self, pieces: _Pieces, reason: str, *, stop_reason: str | int | None, error: str | None = None
