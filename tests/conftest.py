@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from harness import session as sessions
-from harness.errors import UnavailableError
+from harness.errors import HarnessError, UnavailableError
 from harness.images import SLIM
 from harness.session import RELEASE_NAMESPACE
 
@@ -31,10 +31,11 @@ _FIXTURES = {*_NODE_FIXTURES, "control_plane", "crds"}
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """The outcome of the preparation: images, or the reason why there is no cluster."""
+    """The outcome of the preparation: images, or why there can be no cluster, or what went wrong."""
 
     images: tuple[StoredImage, ...] = ()
     unavailable: str | None = None
+    broken: str | None = None
 
 
 _PREPARED = pytest.StashKey[Prepared]()
@@ -42,7 +43,7 @@ _PREPARED = pytest.StashKey[Prepared]()
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Install and build for the tests that were selected, outside any test's time limit."""
-    if session.config.option.collectonly:
+    if session.config.option.collectonly or session.testsfailed:
         return
     wanted = {name for item in session.items for name in getattr(item, "fixturenames", ())} & _FIXTURES
     if not wanted:
@@ -55,6 +56,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             built = sessions.prepare(images, has_node=has_node)
     except UnavailableError as error:
         session.config.stash[_PREPARED] = Prepared(unavailable=str(error))
+    except HarnessError as error:
+        session.config.stash[_PREPARED] = Prepared(broken=str(error))
     else:
         session.config.stash[_PREPARED] = Prepared(images=built)
 
@@ -63,9 +66,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def prepared(request: pytest.FixtureRequest) -> Prepared:
     prepared = request.config.stash[_PREPARED]
     if prepared.unavailable is not None:
-        if sessions.is_required():
-            pytest.fail(f"TIDEMILL_REQUIRE_CLUSTER=1, but: {prepared.unavailable}", pytrace=False)
-        pytest.skip(f"no test cluster here: {prepared.unavailable}")
+        sessions.refuse(prepared.unavailable)
+    if prepared.broken is not None:
+        pytest.fail(f"the test cluster could not be prepared: {prepared.broken}", pytrace=False)
     return prepared
 
 

@@ -89,3 +89,29 @@ def test_a_kubeconfig_in_the_environment_is_used_and_must_exist(
     (tmp_path / "config").touch()
     monkeypatch.setenv("TIDEMILL_TEST_KUBECONFIG", str(tmp_path / "config"))
     assert session.existing_kubeconfig() == tmp_path / "config"
+
+
+def test_without_a_cluster_tests_are_skipped_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TIDEMILL_REQUIRE_CLUSTER", raising=False)
+    with pytest.raises(pytest.skip.Exception, match="needs root"):
+        session.refuse("it needs root")
+
+
+def test_where_a_cluster_is_required_its_lack_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMILL_REQUIRE_CLUSTER", "1")
+    with pytest.raises(pytest.fail.Exception, match="needs root"):
+        session.refuse("it needs root")
+
+
+def test_a_plain_user_is_told_that_root_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with pytest.raises(UnavailableError, match="needs root"):
+        prerequisites.require_linux_root()
+
+
+def test_another_system_is_told_that_linux_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.system", lambda: "Darwin")
+    with pytest.raises(UnavailableError, match="needs Linux, this is Darwin"):
+        prerequisites.require_linux_root()

@@ -7,6 +7,7 @@ import json
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+import aiohttp
 import openai
 import pytest
 from harness.kubectl import wait_until
@@ -140,3 +141,38 @@ def test_a_gpu_that_no_node_has_left_is_named_in_the_status(space: Namespace, si
 
     wait_until("the scheduler's words in Ready", unschedulable)
     assert space.condition("huge", "Ready")["status"] == "False"
+
+
+def test_an_engine_runs_where_only_restricted_pods_may(space: Namespace, sim_engine: str) -> None:
+    label = "pod-security.kubernetes.io/enforce=restricted"
+    space.cluster.kubectl("label", "namespace", space.name, label)
+    space.apply(make_sim("strict", sim_engine))
+    space.wait_ready("strict")
+    container = space.pods("strict")[0]["spec"]["containers"][0]
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+
+
+async def test_bad_requests_get_the_official_errors_and_the_engine_goes_on(
+    space: Namespace, sim_engine: str
+) -> None:
+    space.apply(make_sim("strict", sim_engine, uri="sim://strict?max_model_len=256&num_blocks=64"))
+    space.wait_ready("strict")
+    good = {"model": "strict", "prompt": "hello", "max_tokens": 4}
+    bad: list[tuple[int, bytes]] = [
+        (400, b'{"model": "strict", "prompt": '),
+        (404, json.dumps({**good, "model": "nobody"}).encode()),
+        (400, json.dumps({**good, "max_tokens": -1}).encode()),
+        (400, json.dumps({**good, "prompt": [5] * 300}).encode()),
+    ]
+    async with space.client("strict.test") as client:
+        await wait_routed(client)
+        url = f"{client.base_url}completions"
+        headers = {"Host": "strict.test", "Content-Type": "application/json"}
+        async with aiohttp.ClientSession(headers=headers) as http:
+            for status, body in bad:
+                async with http.post(url, data=body) as answer:
+                    text = await answer.text()
+                    assert answer.status == status, text
+                    assert set(json.loads(text)["error"]) == {"message", "type", "param", "code"}
+        assert (await client.completions.create(model="strict", prompt="hello", max_tokens=4)).choices[0].text
+    assert space.pods("strict")[0]["status"]["containerStatuses"][0]["restartCount"] == 0

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from harness.oci import OciLayout
 
 # The storage mounts its layers; in a mount namespace of its own nothing of it stays on the host.
+_MANY_IMAGES = 300
 _JAIL = ("unshare", "--mount", "--propagation", "private")
 
 
@@ -34,6 +35,12 @@ def build(log: Path, *arguments: object) -> None:
         raise HarnessError(
             f"buildah bud failed; the end of {log}:\n{log.read_text(errors='replace')[-3000:]}"
         )
+
+
+def forget_unused() -> None:
+    """Remove layers that no image of today stands on, once there are many of them."""
+    if len(buildah("images", "--all", "--quiet").split()) > _MANY_IMAGES:
+        buildah("rmi", "--prune", "--force")
 
 
 def export(tag: str, layout: OciLayout, name: str) -> None:

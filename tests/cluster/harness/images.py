@@ -125,6 +125,7 @@ def _forget_older(key: str, targets: list[Target]) -> None:
         n for n in names if n.startswith(built) and not n.endswith(key) and not _is_longer_name(n, targets)
     ]
     if stale:
+        buildah.forget_unused()
         oci_layout().keep_only(name for name in names if name not in stale)
 
 

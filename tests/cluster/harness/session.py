@@ -15,14 +15,16 @@ import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
+import pytest
 from harness import cluster as clusters
 from harness import containerd
 from harness.cache import cache_root
 from harness.errors import HarnessError, UnavailableError
 from harness.images import TARGETS, ensure_images
 from harness.kubectl import Helm, Kubectl
+from harness.layout import Layout
 from harness.prerequisites import ensure_kubectl
 
 if TYPE_CHECKING:
@@ -31,8 +33,7 @@ if TYPE_CHECKING:
     from harness.oci import StoredImage
 
 RELEASE_NAMESPACE = "tidemill-system"
-FIRST_TEST_INDEX = 10
-LAST_TEST_INDEX = 29
+_TEST_INDEXES = range(10, 30)
 _IMAGE_VARIABLES = {name: f"TIDEMILL_TEST_{name.upper().replace('-', '_')}_IMAGE" for name in TARGETS}
 
 
@@ -70,16 +71,12 @@ def existing_kubeconfig() -> Path | None:
     return path
 
 
-def is_required() -> bool:
-    """Tell whether a machine without a cluster is a failure rather than a skip."""
-    return os.environ.get("TIDEMILL_REQUIRE_CLUSTER") == "1"
-
-
 def prepare(images: Iterable[str], *, has_node: bool) -> tuple[StoredImage, ...]:
     """Install and build all that takes long, before any test's clock runs."""
     if existing_kubeconfig() is not None:
         return ()
     clusters.prepare(has_node=has_node)
+    remove_abandoned()
     return ensure_images(images)
 
 
@@ -105,6 +102,7 @@ def existing_cluster(kubeconfig: Path) -> Iterator[TestCluster]:
 def own_cluster(images: tuple[StoredImage, ...], *, has_node: bool) -> Iterator[TestCluster]:
     """Bring up a cluster on a free index and take it down afterwards, whatever happens."""
     with _free_index() as index:
+        clusters.down(index)  # one that a killed session left running
         cluster = clusters.up(index, has_node=has_node, images=images)
         try:
             yield TestCluster(
@@ -122,14 +120,39 @@ def own_cluster(images: tuple[StoredImage, ...], *, has_node: bool) -> Iterator[
 @contextmanager
 def _free_index() -> Iterator[int]:
     """Hold an index that no other test session uses; one whose session crashed is free again."""
-    folder = cache_root() / "locks"
-    folder.mkdir(parents=True, exist_ok=True)
-    for index in range(FIRST_TEST_INDEX, LAST_TEST_INDEX + 1):
-        with (folder / f"session-{index}.lock").open("a") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                continue
-            yield index
-            return
-    raise HarnessError(f"all test clusters {FIRST_TEST_INDEX} to {LAST_TEST_INDEX} are in use")
+    for index in _TEST_INDEXES:
+        with _try_session_lock(index) as is_free:
+            if is_free:
+                yield index
+                return
+    raise HarnessError(f"all test clusters {_TEST_INDEXES[0]} to {_TEST_INDEXES[-1]} are in use")
+
+
+def remove_abandoned() -> None:
+    """Take down the clusters of test sessions that were killed."""
+    for index in _TEST_INDEXES:
+        if Layout.of(index).state.exists():
+            with _try_session_lock(index) as is_free:
+                if is_free:
+                    clusters.down(index)
+
+
+@contextmanager
+def _try_session_lock(index: int) -> Iterator[bool]:
+    """Hold an index' lock if nobody has it; it ends with the process that took it."""
+    path = cache_root() / "locks" / f"session-{index}.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+def refuse(reason: str) -> NoReturn:
+    """Skip a test that has no cluster, or fail it where a cluster is required."""
+    if os.environ.get("TIDEMILL_REQUIRE_CLUSTER") == "1":
+        pytest.fail(f"TIDEMILL_REQUIRE_CLUSTER=1, but: {reason}", pytrace=False)
+    pytest.skip(f"no test cluster here: {reason}")
