@@ -16,11 +16,12 @@ import aiohttp
 from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.exceptions import ApiException
+from kubernetes.aio.config.config_exception import ConfigException
 from kubernetes.aio.config.incluster_config import load_incluster_config
 from kubernetes.aio.config.kube_config import load_kube_config
 
 from tidemill_operator import names
-from tidemill_operator.errors import ApiError
+from tidemill_operator.errors import ApiError, OperatorError
 
 logger = logging.getLogger(__name__)
 
@@ -69,11 +70,14 @@ async def load_configuration() -> Configuration:
     """Find the API server: KUBECONFIG when set, else the pod's service account, else ~/.kube/config."""
     configuration = Configuration()
     in_pod = "KUBERNETES_SERVICE_HOST" in os.environ
-    if os.environ.get("KUBECONFIG") or not in_pod:
-        file = os.environ.get("KUBECONFIG") or "~/.kube/config"
-        await load_kube_config(file, client_configuration=configuration)  # type: ignore[no-untyped-call]
-    else:
-        load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    try:
+        if os.environ.get("KUBECONFIG") or not in_pod:
+            file = os.environ.get("KUBECONFIG") or "~/.kube/config"
+            await load_kube_config(file, client_configuration=configuration)  # type: ignore[no-untyped-call]
+        else:
+            load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    except ConfigException as error:
+        raise OperatorError(f"cannot tell how to reach the Kubernetes API: {error}") from error
     return configuration
 
 

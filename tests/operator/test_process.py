@@ -1,0 +1,414 @@
+"""The operator as a process on a real API server with controllers and no node: tests play the kubelet."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from harness.kubectl import wait_until
+
+from tidemill_operator import names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from harness.session import TestCluster
+
+pytestmark = pytest.mark.cluster
+Object = dict[str, Any]
+CHILDREN = (
+    "deployments,replicasets,pods,services,secrets,controllerrevisions,endpointslices,ingresses,"
+    "poddisruptionbudgets"
+)
+SAID = json.dumps({"reason": "ModelLoadFailed", "message": "no such model"})
+
+
+class Operator:
+    """One operator process that looks after one namespace, in which it also has its lease."""
+
+    def __init__(self, cluster: TestCluster, namespace: str, log: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.log = log
+        command = [
+            sys.executable, "-m", "tidemill_operator", "run",
+            "--engine-image", "localhost/engine:test",
+            "--operator-namespace", namespace,
+            "--watch-namespace", namespace,
+            "--http-host", "127.0.0.1",
+            "--http-port", str(self.port),
+        ]  # fmt: skip
+        environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig)}
+        with log.open("a") as output:
+            self.process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
+
+    def get(self, path: str) -> str | None:
+        """Ask the health port; None while it does not answer."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+                return str(answer.read().decode())
+        except (urllib.error.URLError, OSError):
+            return None
+
+    def metric(self, name: str) -> float | None:
+        text = self.get("/metrics") or ""
+        found = [line.split()[-1] for line in text.splitlines() if line.startswith(f"{name} ")]
+        return float(found[0]) if found else None
+
+    def end(self, signum: int) -> int:
+        self.process.send_signal(signum)
+        return self.process.wait(timeout=30)
+
+
+class World:
+    """One namespace with its services, and what the kubelet would do there."""
+
+    def __init__(self, cluster: TestCluster, namespace: str) -> None:
+        self.kubectl = cluster.kubectl
+        self.namespace = namespace
+        self.scope = ("-n", namespace)
+
+    def apply(self, spec: Object | None = None, name: str = "chat") -> None:
+        base: Object = {"model": {"uri": "sim://demo"}, "replicas": 2}
+        metadata = {"name": name, "namespace": self.namespace}
+        service = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata}
+        self.kubectl.apply({**service, "spec": {**base, **(spec or {})}})
+
+    def service(self, name: str = "chat") -> Object:
+        return self.kubectl.get(*self.scope, f"infsvc/{name}")
+
+    def condition(self, kind: str) -> tuple[str, str]:
+        conditions = self.service().get("status", {}).get("conditions", [])
+        return next(((c["status"], c["reason"]) for c in conditions if c["type"] == kind), ("", ""))
+
+    def wait_for(self, kind: str, status: str, reason: str) -> None:
+        def is_so() -> bool:
+            return self.condition(kind) == (status, reason)
+
+        try:
+            wait_until(f"{kind}={status} {reason}", is_so, timeout_seconds=30)
+        except Exception as error:
+            raise AssertionError(f"{error}: {json.dumps(self.service().get('status'), indent=1)}") from error
+
+    def children(self) -> list[Object]:
+        return self.kubectl.items(CHILDREN, *self.scope, "-l", f"{names.LABEL_SERVICE}=chat")
+
+    def deployments(self) -> dict[str, int]:
+        found = self.kubectl.items("deployments", *self.scope)
+        return {d["metadata"]["labels"][names.LABEL_REVISION]: d["spec"]["replicas"] for d in found}
+
+    def pods(self, revision: str, count: int) -> list[str]:
+        """Wait for so many pods of a revision and give their names."""
+
+        selector = f"{names.LABEL_REVISION}={revision}"
+
+        def listed() -> list[str]:
+            return [p["metadata"]["name"] for p in self.kubectl.items("pods", *self.scope, "-l", selector)]
+
+        wait_until(f"{count} pods of {revision}", lambda: len(listed()) == count, timeout_seconds=30)
+        return listed()
+
+    def patch_pod(self, pod: str, status: Object) -> None:
+        patch = json.dumps({"status": status})
+        self.kubectl("patch", *self.scope, "pod", pod, "--subresource=status", "--type=merge", "-p", patch)
+
+    def make_ready(self, pods: list[str]) -> None:
+        conditions = [{"type": "Ready", "status": "True"}]
+        for pod in pods:
+            self.patch_pod(pod, {"phase": "Running", "conditions": conditions})
+
+    def make_gateway(self) -> None:
+        labels = {names.LABEL_APP_NAME: names.APP, names.LABEL_APP_COMPONENT: names.COMPONENT_GATEWAY}
+        self.make_pod("gateway", labels)
+        self.patch_pod(
+            "gateway",
+            {
+                "podIP": "10.1.1.1",
+                "podIPs": [{"ip": "10.1.1.1"}],
+                "conditions": [{"type": "Ready", "status": "True"}],
+            },
+        )
+
+    def make_pod(self, name: str, labels: dict[str, str]) -> None:
+        self.kubectl.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": name, "namespace": self.namespace, "labels": labels},
+                "spec": {"containers": [{"name": "main", "image": "localhost/none:test"}]},
+            }
+        )
+
+    def revision(self) -> str:
+        return str(wait_until("a revision", self._update_revision, timeout_seconds=30))
+
+    def _update_revision(self) -> str | None:
+        update: str | None = self.service().get("status", {}).get("revision", {}).get("update")
+        return update
+
+    def versions(self) -> dict[str, str]:
+        objects = [*self.children(), self.service()]
+        return {f"{o['kind']}/{o['metadata']['name']}": o["metadata"]["resourceVersion"] for o in objects}
+
+    def events(self) -> list[Object]:
+        return self.kubectl.items("events", *self.scope, "--field-selector", "involvedObject.name=chat")
+
+
+@pytest.fixture
+def world(crds: TestCluster, namespace: str) -> World:
+    return World(crds, namespace)
+
+
+@pytest.fixture
+def start(crds: TestCluster, namespace: str, tmp_path: Path) -> Iterator[Callable[[], Operator]]:
+    started: list[Operator] = []
+
+    def launch() -> Operator:
+        started.append(Operator(crds, namespace, tmp_path / f"operator-{len(started)}.log"))
+        return started[-1]
+
+    yield launch
+    for operator in started:
+        with contextlib.suppress(ProcessLookupError):
+            operator.process.kill()
+        operator.process.wait()
+        print(operator.log.read_text())
+
+
+def wait_for_runs(operator: Operator) -> None:
+    """Wait until the operator has looked at its service at least once."""
+    name = 'tidemill_operator_reconciles_total{result="done"}'
+    wait_until("a run", lambda: operator.metric(name), timeout_seconds=40)
+
+
+def test_a_service_gets_its_children_and_a_status(world: World, start: Callable[[], Operator]) -> None:
+    world.apply({"routing": {"ingress": {"host": "chat.example.com"}}})
+    start()
+    world.wait_for("Ready", "False", "ReplicasStarting")
+    kinds = {child["kind"] for child in world.children()}
+    assert {
+        "Deployment",
+        "Service",
+        "Secret",
+        "ControllerRevision",
+        "PodDisruptionBudget",
+        "Ingress",
+    } <= kinds
+    status = world.service()["status"]
+    assert status["observedGeneration"] == 1
+    assert status["desiredReplicas"] == 2
+    assert status["url"] == "http://chat.example.com"
+    scaled = world.kubectl("get", *world.scope, "infsvc/chat", "--subresource=scale", "-o", "json")
+    assert json.loads(scaled.stdout)["status"]["selector"] == status["selector"]
+
+
+def test_ready_means_that_replicas_and_gateway_are_ready(world: World, start: Callable[[], Operator]) -> None:
+    world.apply()
+    start()
+    pods = world.pods(world.revision(), 2)
+    world.make_ready(pods)
+    world.wait_for("Ready", "False", "NoGatewayReady")
+    world.make_gateway()
+    world.kubectl("wait", *world.scope, "infsvc/chat", "--for=condition=Ready", "--timeout=30s")
+    world.wait_for("Progressing", "False", "Settled")
+    endpoints = world.kubectl.get(*world.scope, "endpointslice", "chat-gateway")["endpoints"]
+    assert [endpoint["addresses"] for endpoint in endpoints] == [["10.1.1.1"]]
+    assert world.service()["status"]["readyReplicas"] == 2
+
+
+def test_a_restarted_operator_finds_nothing_to_write(world: World, start: Callable[[], Operator]) -> None:
+    world.apply({"routing": {"ingress": {"host": "chat.example.com"}}})
+    world.make_gateway()
+    first = start()
+    world.make_ready(world.pods(world.revision(), 2))
+    world.wait_for("Ready", "True", "ReplicasReady")
+    world.wait_for("Progressing", "False", "Settled")
+    assert first.end(signal.SIGTERM) == 0
+    before = world.versions()
+    second = start()
+    wait_for_runs(second)
+    assert world.versions() == before
+    assert second.metric("tidemill_operator_status_writes_total") == 0
+
+
+def test_a_failing_engine_shows_with_its_own_words(world: World, start: Callable[[], Operator]) -> None:
+    world.apply({"replicas": 1})
+    start()
+    (pod,) = world.pods(world.revision(), 1)
+    ended = {
+        "exitCode": 3,
+        "reason": "Error",
+        "message": SAID,
+        "startedAt": "2026-01-01T00:00:00Z",
+        "finishedAt": "2026-01-01T00:00:09Z",
+    }
+    container = {
+        "name": "engine",
+        "image": "localhost/engine:test",
+        "imageID": "",
+        "ready": False,
+        "restartCount": 4,
+        "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s"}},
+        "lastState": {"terminated": ended},
+    }
+    conditions = [{"type": "PodScheduled", "status": "True"}, {"type": "Ready", "status": "False"}]
+    world.patch_pod(pod, {"phase": "Running", "conditions": conditions, "containerStatuses": [container]})
+    world.wait_for("Ready", "False", "ModelLoadFailed")
+    failure = world.service()["status"]["model"]["lastFailure"]
+    assert (failure["message"], failure["pod"], failure["exitCode"]) == ("no such model", pod, 3)
+    assert any(e["reason"] == "ModelLoadFailed" and e["type"] == "Warning" for e in world.events())
+
+
+def test_a_quota_shows_in_the_conditions(world: World, start: Callable[[], Operator]) -> None:
+    quota = {"metadata": {"name": "q", "namespace": world.namespace}, "spec": {"hard": {"pods": "0"}}}
+    world.kubectl.apply({"apiVersion": "v1", "kind": "ResourceQuota", **quota})
+    world.apply()
+    start()
+    world.wait_for("Ready", "False", "QuotaExceeded")
+
+
+def test_a_new_revision_replaces_the_old_one_as_it_becomes_ready(
+    world: World, start: Callable[[], Operator]
+) -> None:
+    world.apply()
+    world.make_gateway()
+    start()
+    old = world.revision()
+    world.make_ready(world.pods(old, 2))
+    world.wait_for("Progressing", "False", "Settled")
+    world.apply({"engine": {"dtype": "float32"}})
+    wait_until("a new revision", lambda: world.revision() != old, timeout_seconds=30)
+    new = world.revision()
+    first = world.pods(new, 1)
+    assert world.deployments() == {old: 2, new: 1}
+    assert world.condition("Ready") == ("True", "ReplicasReady")
+    world.make_ready(first)
+    world.make_ready(world.pods(new, 2))
+    world.wait_for("Progressing", "False", "Settled")
+    wait_until("the old revision to go", lambda: world.deployments() == {new: 2}, timeout_seconds=30)
+    revisions = [c["metadata"]["name"] for c in world.children() if c["kind"] == "ControllerRevision"]
+    assert revisions == [f"chat-{new}"]
+
+
+def test_a_deployment_scaled_by_hand_is_put_back(world: World, start: Callable[[], Operator]) -> None:
+    world.apply()
+    start()
+    revision = world.revision()
+    world.pods(revision, 2)
+    world.kubectl("scale", *world.scope, f"deployment/chat-{revision}", "--replicas=5")
+    wait_until(
+        "an event that says so",
+        lambda: any(e["reason"] == "ReplicasPutBack" for e in world.events()),
+        timeout_seconds=30,
+    )
+    assert world.deployments() == {revision: 2}
+
+
+def test_kubectl_scale_and_suspension_reach_the_deployment(
+    world: World, start: Callable[[], Operator]
+) -> None:
+    world.apply()
+    start()
+    revision = world.revision()
+    world.kubectl("scale", *world.scope, "infsvc/chat", "--replicas=3")
+    world.pods(revision, 3)
+    world.kubectl("patch", *world.scope, "infsvc/chat", "--type=merge", "-p", '{"spec":{"suspend":true}}')
+    world.pods(revision, 0)
+    world.wait_for("Suspended", "True", "Suspended")
+    world.wait_for("Ready", "False", "Suspended")
+    world.wait_for("Progressing", "False", "Settled")
+
+
+def test_a_pod_of_someone_else_with_our_labels_counts_for_nothing(
+    world: World, start: Callable[[], Operator]
+) -> None:
+    world.apply({"replicas": 1})
+    world.make_gateway()
+    start()
+    world.make_pod("forged", names.pod_labels("chat", world.revision()))
+    world.make_ready(["forged"])
+    world.kubectl("scale", *world.scope, "infsvc/chat", "--replicas=2")
+    wait_until(
+        "the operator to look again",
+        lambda: world.service()["status"]["desiredReplicas"] == 2,
+        timeout_seconds=30,
+    )
+    assert world.service()["status"]["readyReplicas"] == 0
+    assert world.condition("Ready")[0] == "False"
+
+
+def test_nothing_of_someone_else_is_taken_over(world: World, start: Callable[[], Operator]) -> None:
+    port = {"ports": [{"port": 1234}]}
+    metadata = {"name": "chat", "namespace": world.namespace}
+    world.kubectl.apply({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": port})
+    world.apply()
+    start()
+    world.wait_for("Ready", "False", "NameTaken")
+    assert world.deployments() == {}
+    assert world.kubectl.get(*world.scope, "service/chat")["spec"]["ports"][0]["port"] == 1234
+
+
+def test_deletion_leaves_nothing(world: World, start: Callable[[], Operator]) -> None:
+    world.apply({"routing": {"ingress": {"host": "chat.example.com"}}})
+    start()
+    world.pods(world.revision(), 2)
+    world.kubectl("delete", *world.scope, "infsvc/chat", "--timeout=60s")
+    wait_until("all children to go", lambda: not world.children(), timeout_seconds=120)
+
+
+def test_an_operator_killed_in_mid_reconcile_is_finished_by_the_next(
+    world: World, start: Callable[[], Operator]
+) -> None:
+    # No Service may be made here: a run gets as far as the Deployment and no further.
+    quota = {"metadata": {"name": "q", "namespace": world.namespace}, "spec": {"hard": {"services": "0"}}}
+    world.kubectl.apply({"apiVersion": "v1", "kind": "ResourceQuota", **quota})
+    world.apply({"routing": {"ingress": {"host": "chat.example.com"}}})
+    first = start()
+    world.wait_for("Ready", "False", "WriteRefused")
+    assert first.end(signal.SIGKILL) == -signal.SIGKILL
+    assert "Service" not in {child["kind"] for child in world.children()}
+    world.kubectl("delete", *world.scope, "resourcequota", "q")
+    start()
+    # The dead one's lease has to run out first: 15 s.
+    world.wait_for("Ready", "False", "ReplicasStarting")
+    assert {"Service", "PodDisruptionBudget", "Ingress"} <= {child["kind"] for child in world.children()}
+
+
+def test_of_two_operators_one_acts_and_the_other_takes_over(
+    world: World, start: Callable[[], Operator]
+) -> None:
+    first = start()
+    wait_until("a leader", lambda: first.metric("tidemill_operator_is_leader"), timeout_seconds=40)
+    second = start()
+    wait_until("the standby to be ready", lambda: second.get("/health/ready"), timeout_seconds=40)
+    world.apply()
+    wait_for_runs(first)
+    assert second.metric("tidemill_operator_is_leader") == 0
+    assert second.metric("tidemill_operator_queue_keys") == 0
+    assert first.end(signal.SIGTERM) == 0
+    wait_until("a successor", lambda: second.metric("tidemill_operator_is_leader"), timeout_seconds=40)
+    world.kubectl("scale", *world.scope, "infsvc/chat", "--replicas=3")
+    world.pods(world.revision(), 3)
+
+
+def test_an_operator_without_an_api_server_ends_with_a_message(tmp_path: Path) -> None:
+    environment = {**os.environ, "KUBECONFIG": str(tmp_path / "missing")}
+    command = [sys.executable, "-m", "tidemill_operator", "run", "--engine-image", "x"]
+    ended = subprocess.run(
+        [*command, "--operator-namespace", "n", "--http-port", "0"],
+        env=environment, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert ended.returncode == 1
+    assert "tidemill-operator: " in ended.stderr
+    assert "Traceback" not in ended.stderr

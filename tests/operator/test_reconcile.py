@@ -1,0 +1,270 @@
+"""Whole runs against an API server made of a dictionary, interrupted at every write."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from operator_builders import FakeClock, make_service
+from tidemill_operator import names
+from tidemill_operator.api import Api, Place
+from tidemill_operator.claims import Claims
+from tidemill_operator.cluster import Cluster, ClusterSettings
+from tidemill_operator.errors import ApiError
+from tidemill_operator.keys import Key
+from tidemill_operator.queue import Outcome
+from tidemill_operator.reconcile import Reconciler
+from tidemill_operator.recorder import Recorder
+
+Object = dict[str, Any]
+KEY = Key("prod", "chat")
+HOST = {"routing": {"ingress": {"host": "chat.example.com"}}}
+
+
+class Killed(BaseException):
+    """The process ended here."""
+
+
+class FakeApi:
+    """Objects by kind, namespace and name, with versions that grow only by a real change."""
+
+    def __init__(self) -> None:
+        self.objects: dict[tuple[str, str, str], Object] = {}
+        self.events: list[Object] = []
+        self.num_writes = 0
+        self.dies_at: int | None = None
+        self.refuses: set[str] = set()
+        self._ids = itertools.count(1)
+
+    async def get(self, place: Place) -> Object | None:
+        return copy.deepcopy(self.objects.get((place.kind, place.namespace, place.name)))
+
+    async def list(self, kind: str, namespace: str, labels: dict[str, str] | str) -> list[Object]:
+        wanted = dict(p.split("=") for p in labels.split(",")) if isinstance(labels, str) else labels
+        return [
+            copy.deepcopy(obj)
+            for (its_kind, its_namespace, _), obj in self.objects.items()
+            if (its_kind, its_namespace) == (kind, namespace)
+            and wanted.items() <= (obj["metadata"].get("labels") or {}).items()
+        ]
+
+    async def apply(self, manifest: Object) -> Object:
+        self._write(manifest["kind"])
+        return self.store(manifest)
+
+    async def apply_status(self, manifest: Object) -> Object:
+        self._write("Status")
+        stored = self.objects[(names.KIND, *KEY)]
+        return self.store({**stored, "status": manifest["status"]})
+
+    async def create(self, manifest: Object, *, kind: str) -> Object:
+        if kind == "Event":
+            self.events.append(manifest)
+            return manifest
+        self._write(kind)
+        return self.store({**manifest, "kind": kind})
+
+    async def delete(self, place: Place, preconditions: dict[str, str]) -> None:
+        self._write(place.kind)
+        key = (place.kind, place.namespace, place.name)
+        assert self.objects[key]["metadata"]["uid"] == preconditions["uid"]
+        del self.objects[key]
+
+    def store(self, manifest: Object) -> Object:
+        metadata = manifest["metadata"]
+        key = (manifest["kind"], metadata["namespace"], metadata["name"])
+        before = self.objects.get(key)
+        fixed = {
+            "uid": before["metadata"]["uid"] if before else metadata.get("uid", f"uid-{next(self._ids)}")
+        }
+        stored = {**copy.deepcopy(manifest), "metadata": {**copy.deepcopy(metadata), **fixed}}
+        version = before["metadata"]["resourceVersion"] if before else "0"
+        stored["metadata"]["resourceVersion"] = version
+        if stored != before:
+            stored["metadata"]["resourceVersion"] = str(next(self._ids) + 1000)
+        self.objects[key] = stored
+        return copy.deepcopy(stored)
+
+    def contents(self) -> Object:
+        """Give everything but the identities that differ from one history to the next."""
+        everything = copy.deepcopy(self.objects)
+        for obj in everything.values():
+            for field in ("uid", "resourceVersion"):
+                obj["metadata"].pop(field)
+            obj.pop("data", None) if obj["kind"] == "Secret" else None
+        return {"/".join(key): obj for key, obj in everything.items()}
+
+    def _write(self, kind: str) -> None:
+        self.num_writes += 1
+        if self.num_writes == self.dies_at:
+            raise Killed
+        if kind in self.refuses:
+            raise ApiError(status=403, reason="Forbidden", message="exceeded quota", request=f"PATCH {kind}")
+
+
+def make_reconciler(api: FakeApi) -> Reconciler:
+    clock, real = FakeClock(), cast("Api", api)
+    return Reconciler(
+        cluster=Cluster(real, ClusterSettings(operator_namespace="tidemill-system")),
+        recorder=Recorder(real, "test", clock.monotonic),
+        claims=Claims(),
+        engine_image="engine:test",
+        now=clock.now,
+    )
+
+
+@pytest.fixture
+def api() -> FakeApi:
+    fake = FakeApi()
+    fake.store(make_service(HOST))
+    return fake
+
+
+async def converge(api: FakeApi, reconciler: Reconciler) -> None:
+    for _ in range(3):
+        assert await reconciler.run(KEY) is Outcome.DONE
+
+
+async def test_makes_everything_and_then_writes_nothing_more(api: FakeApi) -> None:
+    reconciler = make_reconciler(api)
+    await converge(api, reconciler)
+    before = api.num_writes
+    await reconciler.run(KEY)
+    assert api.num_writes == before
+    assert {kind for kind, _, _ in api.objects} == {
+        names.KIND,
+        "ControllerRevision",
+        "Deployment",
+        "Service",
+        "Secret",
+        "PodDisruptionBudget",
+        "Ingress",
+    }
+
+
+async def test_a_new_process_changes_nothing_that_is_done(api: FakeApi) -> None:
+    await converge(api, make_reconciler(api))
+    before = copy.deepcopy(api.objects)
+    await make_reconciler(api).run(KEY)
+    assert api.objects == before
+
+
+@pytest.mark.parametrize("dies_at", range(1, 9))
+async def test_killed_at_any_write_the_next_run_finishes(dies_at: int) -> None:
+    def fresh() -> FakeApi:
+        fake = FakeApi()
+        fake.store(make_service(HOST))
+        return fake
+
+    undisturbed = fresh()
+    await converge(undisturbed, make_reconciler(undisturbed))
+    killed = fresh()
+    killed.dies_at = dies_at
+    with pytest.raises(Killed):
+        await make_reconciler(killed).run(KEY)
+    await converge(killed, make_reconciler(killed))
+    assert killed.contents() == undisturbed.contents()
+
+
+async def test_the_token_is_made_once(api: FakeApi) -> None:
+    await converge(api, make_reconciler(api))
+    secret = ("Secret", "prod", "chat-admin-token")
+    token = api.objects[secret]["data"]["token"]
+    assert len(token) > 40
+    await converge(api, make_reconciler(api))
+    assert api.objects[secret]["data"]["token"] == token
+
+
+async def test_a_refused_write_is_told_in_status_and_tried_again(api: FakeApi) -> None:
+    api.refuses = {"Service"}
+    with pytest.raises(ApiError):
+        await make_reconciler(api).run(KEY)
+    conditions = api.objects[(names.KIND, *KEY)]["status"]["conditions"]
+    ready = next(c for c in conditions if c["type"] == "Ready")
+    assert (ready["reason"], "exceeded quota" in ready["message"]) == ("WriteRefused", True)
+    api.refuses = set()
+    await converge(api, make_reconciler(api))
+    assert ("Service", "prod", "chat") in api.objects
+
+
+@pytest.mark.parametrize(
+    ("spoil", "restored"),
+    [
+        (lambda o: o["spec"].update(replicas=9), ("Deployment", 2)),
+        (lambda o: o["spec"]["template"]["spec"].update(containers=[]), ("Deployment", 2)),
+    ],
+)
+async def test_what_is_changed_by_hand_is_put_back(
+    api: FakeApi, spoil: Callable[[Object], None], restored: tuple[str, int]
+) -> None:
+    reconciler = make_reconciler(api)
+    await converge(api, reconciler)
+    (key,) = [k for k in api.objects if k[0] == restored[0]]
+    good = api.contents()
+    spoilt = copy.deepcopy(api.objects[key])
+    spoil(spoilt)
+    api.store(spoilt)
+    await reconciler.run(KEY)
+    assert api.contents() == good
+
+
+async def test_a_child_that_is_deleted_by_hand_comes_back(api: FakeApi) -> None:
+    reconciler = make_reconciler(api)
+    await converge(api, reconciler)
+    good = api.contents()
+    del api.objects[("Service", "prod", "chat")]
+    await reconciler.run(KEY)
+    assert api.contents() == good
+
+
+async def test_lost_status_is_rebuilt(api: FakeApi) -> None:
+    reconciler = make_reconciler(api)
+    await converge(api, reconciler)
+    good = api.contents()
+    api.objects[(names.KIND, *KEY)].pop("status")
+    await reconciler.run(KEY)
+    assert api.contents() == good
+
+
+async def test_an_event_is_told_once(api: FakeApi) -> None:
+    reconciler = make_reconciler(api)
+    await converge(api, reconciler)
+    told = [(e["reason"], e["message"]) for e in api.events]
+    assert len(told) == len(set(told))
+    assert "RevisionCreated" in {reason for reason, _ in told}
+
+
+async def test_a_service_that_is_gone_needs_no_more_runs() -> None:
+    assert await make_reconciler(FakeApi()).run(KEY) is Outcome.GONE
+
+
+async def test_a_service_that_is_being_deleted_is_left_alone() -> None:
+    api = FakeApi()
+    api.store(make_service(deletionTimestamp="2026-11-29T12:00:00Z"))
+    assert await make_reconciler(api).run(KEY) is Outcome.DONE
+    assert api.num_writes == 0
+
+
+async def test_pods_count_only_through_their_owners(api: FakeApi) -> None:
+    reconciler = make_reconciler(api)
+    await converge(api, reconciler)
+    (deployment,) = [o for k, o in api.objects.items() if k[0] == "Deployment"]
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+
+    def add(kind: str, name: str, owner: str) -> Object:
+        owners = [{"uid": owner, "controller": True}]
+        metadata = {"name": name, "namespace": "prod", "labels": labels, "ownerReferences": owners}
+        status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+        return api.store({"kind": kind, "metadata": metadata, "spec": {"nodeName": "n"}, "status": status})
+
+    replica_set = add("ReplicaSet", "rs", deployment["metadata"]["uid"])
+    add("Pod", "ours", replica_set["metadata"]["uid"])
+    foreign = add("ReplicaSet", "foreign", "uid-of-someone-else")
+    add("Pod", "forged", foreign["metadata"]["uid"])
+    add("Pod", "orphan", "")
+    await reconciler.run(KEY)
+    assert api.objects[(names.KIND, *KEY)]["status"]["readyReplicas"] == 1

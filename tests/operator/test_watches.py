@@ -1,0 +1,155 @@
+"""Which events ask for a look at which services."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from operator_builders import make_service
+from tidemill_operator import names
+from tidemill_operator.claims import Claims
+from tidemill_operator.keys import Key
+from tidemill_operator.watches import EventRouter, Scope
+
+CHAT, OTHER = Key("prod", "chat"), Key("prod", "other")
+SYSTEM = "tidemill-system"
+GATEWAY_LABELS = {names.LABEL_APP_NAME: "tidemill", names.LABEL_APP_COMPONENT: "gateway"}
+
+
+class Asked:
+    """A router and the keys that it asked for since they were last taken."""
+
+    def __init__(self, namespaces: tuple[str, ...] = ()) -> None:
+        self._keys: list[Key] = []
+        self.claims = Claims()
+        self.scope = Scope(
+            operator_namespace=SYSTEM,
+            gateway_selector=names.DEFAULT_GATEWAY_SELECTOR,
+            namespaces=namespaces,
+        )
+        self.router = EventRouter(self._keys.append, self.claims, self.scope)
+
+    def take(self) -> list[Key]:
+        keys = list(self._keys)
+        self._keys.clear()
+        return keys
+
+
+def seen(service: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    status = {"conditions": [{"type": "Ready", "status": "False"}]}
+    return {**service, "status": status, **changes}
+
+
+@pytest.fixture
+def asked() -> Asked:
+    made = Asked()
+    made.router.on_service(None, seen(make_service()))
+    assert made.take() == [CHAT]
+    return made
+
+
+def gateway(*, is_ready: bool = True, ip: str = "10.0.0.1") -> dict[str, Any]:
+    conditions = [{"type": "Ready", "status": str(is_ready)}]
+    metadata = {"name": "gateway-0", "namespace": SYSTEM, "labels": GATEWAY_LABELS}
+    return {"metadata": metadata, "spec": {}, "status": {"podIP": ip, "conditions": conditions}}
+
+
+def test_the_echo_of_a_status_write_asks_for_nothing(asked: Asked) -> None:
+    written = {"conditions": [{"type": "Ready", "status": "True"}], "readyReplicas": 2}
+    asked.router.on_service("MODIFIED", seen(make_service(), status=written))
+    assert asked.take() == []
+
+
+@pytest.mark.parametrize(
+    "service",
+    [
+        seen(make_service(generation=4)),
+        seen(make_service(uid="another")),
+        seen(make_service(annotations={names.ANNOTATION_RESTARTED_AT: "now"})),
+        seen(make_service(), status={"conditions": [1], "activation": {"requestTime": "now"}}),
+        make_service(),
+    ],
+    ids=["spec", "replaced", "restart", "activation", "status lost"],
+)
+def test_what_someone_else_changed_is_looked_at(asked: Asked, service: dict[str, Any]) -> None:
+    asked.router.on_service("MODIFIED", service)
+    assert asked.take() == [CHAT]
+
+
+def test_a_child_asks_for_its_service(asked: Asked) -> None:
+    asked.router.on_child({"metadata": {"namespace": "prod", "labels": {names.LABEL_SERVICE: "chat"}}})
+    assert asked.take() == [CHAT]
+
+
+@pytest.mark.parametrize(
+    "metadata", [{"namespace": "prod"}, {"namespace": "x", "labels": {names.LABEL_SERVICE: "chat"}}]
+)
+def test_what_belongs_to_no_known_service_asks_for_nothing(asked: Asked, metadata: dict[str, Any]) -> None:
+    asked.router.on_child({"metadata": metadata})
+    assert asked.take() == []
+
+
+def test_a_deleted_service_is_looked_at_a_last_time(asked: Asked) -> None:
+    asked.router.on_service("DELETED", seen(make_service()))
+    assert asked.take() == [CHAT]
+    asked.router.on_child({"metadata": {"namespace": "prod", "labels": {names.LABEL_SERVICE: "chat"}}})
+    assert asked.take() == []
+
+
+def test_a_gateway_that_comes_or_goes_concerns_everyone(asked: Asked) -> None:
+    asked.router.on_gateway("ADDED", gateway(is_ready=False))
+    assert asked.take() == []
+    asked.router.on_gateway("MODIFIED", gateway())
+    assert asked.take() == [CHAT]
+    asked.router.on_gateway("MODIFIED", gateway())
+    assert asked.take() == []
+    asked.router.on_gateway("MODIFIED", gateway(ip="10.0.0.2"))
+    assert asked.take() == [CHAT]
+    asked.router.on_gateway("DELETED", gateway())
+    assert asked.take() == [CHAT]
+
+
+def test_services_out_of_scope_are_left_alone() -> None:
+    asked = Asked(namespaces=("else",))
+    asked.router.on_service(None, make_service())
+    assert asked.take() == []
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, True),
+        ({"namespace": "prod"}, False),
+        ({"labels": {names.LABEL_APP_NAME: "tidemill"}}, False),
+    ],
+)
+def test_knows_a_gateway_by_namespace_and_labels(
+    asked: Asked, change: dict[str, Any], expected: bool
+) -> None:
+    pod = gateway()
+    pod["metadata"].update(change)
+    assert asked.scope.is_gateway(pod) is expected
+
+
+def test_the_oldest_service_keeps_a_model_name_and_the_others_are_told(asked: Asked) -> None:
+    rival = make_service({"model": {"uri": "sim://x", "servedNames": ["chat"]}}, name="other")
+    rival["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    asked.router.on_service(None, seen(rival))
+    assert set(asked.take()) == {CHAT, OTHER}
+    assert asked.claims.older(OTHER) == {"chat": "prod/chat"}
+    assert asked.claims.older(CHAT) == {}
+    asked.router.on_service("DELETED", seen(make_service()))
+    assert set(asked.take()) == {CHAT, OTHER}
+    assert asked.claims.older(OTHER) == {}
+
+
+def test_a_name_that_is_given_up_is_free_for_others(asked: Asked) -> None:
+    rival = make_service({"model": {"uri": "sim://x", "servedNames": ["chat"]}}, name="other")
+    rival["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    asked.router.on_service(None, seen(rival))
+    asked.take()
+    renamed = make_service({"model": {"uri": "sim://demo", "servedNames": ["talk"]}}, generation=4)
+    asked.router.on_service("MODIFIED", seen(renamed))
+    assert set(asked.take()) == {CHAT, OTHER}
+    assert asked.claims.older(OTHER) == {}
