@@ -51,6 +51,9 @@ def _add_http_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--max-queued-requests", type=int, default=1024, help="beyond these and the running ones: 429"
     )
+    group.add_argument(
+        "--strict-max-tokens", action="store_true", help="refuse a max_tokens that does not fit, not clamp it"
+    )
     group.add_argument("--drain-grace", type=float, default=5.0, help="seconds to accept while draining")
     group.add_argument("--drain-timeout", type=float, default=300.0, help="seconds for streams to finish")
     group.add_argument("--termination-log", type=Path, help="file for the reason of a failure")
@@ -102,6 +105,7 @@ def make_config(arguments: argparse.Namespace, api_key: str | None) -> ServeConf
         admin=AdminConfig(host=admin_host, port=arguments.admin_port, token_file=token_file),
         drain=DrainConfig(grace_seconds=arguments.drain_grace, timeout_seconds=arguments.drain_timeout),
         max_queued_requests=arguments.max_queued_requests,
+        is_strict_max_tokens=arguments.strict_max_tokens,
         termination_log=arguments.termination_log or default_termination_log(),
         niceness=NICENESS,
     )

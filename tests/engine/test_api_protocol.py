@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -177,17 +178,25 @@ def test_min_tokens_above_max_tokens_is_refused() -> None:
 
 
 def test_max_tokens_is_a_cap_clamped_to_what_fits() -> None:
-    sampling = completion(max_tokens=65535, min_tokens=2000).options.sampling
-    fitted = fit_to_context(sampling, 100, LIMITS, param="prompt")
+    options = completion(max_tokens=65535, min_tokens=2000).options
+    fitted = fit_to_context(options, 100, LIMITS, param="prompt")
     assert fitted.max_tokens == 1948
     assert fitted.min_tokens == 1948
 
 
+def test_strict_limits_refuse_a_max_tokens_that_does_not_fit_but_not_its_absence() -> None:
+    strict = dataclasses.replace(LIMITS, is_strict=True)
+    with pytest.raises(ContextLengthExceeded, match=r"65535.* 100 .*1948.*2048"):
+        fit_to_context(completion(max_tokens=65535).options, 100, strict, param="prompt")
+    assert fit_to_context(completion(max_tokens=1948).options, 100, strict, param="prompt").max_tokens == 1948
+    assert fit_to_context(chat().options, 100, strict, param="messages").max_tokens == 1948
+
+
 @pytest.mark.parametrize("num_tokens", [2048, 2049])
 def test_a_prompt_that_fills_the_context_is_refused_with_both_numbers(num_tokens: int) -> None:
-    with pytest.raises(ContextLengthExceeded, match=f"{num_tokens} tokens.* 2048"):
-        fit_to_context(completion().options.sampling, num_tokens, LIMITS, param="prompt")
-    assert fit_to_context(completion().options.sampling, 2047, LIMITS, param="prompt").max_tokens == 1
+    with pytest.raises(ContextLengthExceeded, match=rf"{num_tokens} tokens.* 2048"):
+        fit_to_context(completion().options, num_tokens, LIMITS, param="prompt")
+    assert fit_to_context(completion().options, 2047, LIMITS, param="prompt").max_tokens == 1
 
 
 @pytest.mark.parametrize(

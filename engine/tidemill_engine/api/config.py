@@ -85,6 +85,7 @@ class ServeConfig:
     admin: AdminConfig = field(default_factory=AdminConfig)
     drain: DrainConfig = field(default_factory=DrainConfig)
     max_queued_requests: int = 1024
+    is_strict_max_tokens: bool = False
     termination_log: Path | None = None
     niceness: int = 0
     """How much lower than the core's this process's priority is."""

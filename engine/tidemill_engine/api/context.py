@@ -113,6 +113,7 @@ class ApiContext:
             max_model_len=min(ready.max_model_len, ready.num_blocks * ready.block_size),
             vocab_size=ready.vocab_size,
             max_sequences=max(max_queued, 1),
+            is_strict=self.config.is_strict_max_tokens,
         )
         generator = Generator(
             self.client,

@@ -161,7 +161,7 @@ async def _prepare(
         ids = list(prompt)
     if not ids:
         raise InvalidRequest("the prompt is empty, and this model has no token to begin with", param=param)
-    sampling = fit_to_context(options.sampling, len(ids), model.limits, param=param)
+    sampling = fit_to_context(options, len(ids), model.limits, param=param)
     return PreparedPrompt(token_ids=ids, is_text=isinstance(prompt, str), sampling=sampling)
 
 

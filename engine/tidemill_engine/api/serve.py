@@ -126,6 +126,8 @@ class Server:
             if self.context.state.phase is Phase.READY and not was_ready:
                 was_ready = True
                 self._announce()
+        if relay.done() and relay.exception() is not None:
+            logger.error("the relay to the core failed inside", exc_info=relay.exception())
         if self._stop.is_set():
             return await self._finish(core, relay, was_ready=was_ready)
         return await self._fail(core, was_ready=was_ready)

@@ -6,6 +6,7 @@ Knows ranges; does not know prompts or messages.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -20,6 +21,7 @@ MAX_STOP_TOKEN_IDS = 64
 MAX_LOGIT_BIASES = 1024
 MAX_LOGPROBS = 20
 MAX_MAX_TOKENS = 2**31 - 1
+MAX_TOKENS_FIELDS = ("max_tokens", "max_completion_tokens")
 MAX_SEED = 2**63 - 1
 
 
@@ -31,6 +33,8 @@ class ModelLimits:
     vocab_size: int
     max_sequences: int = 1024
     """Prompts times n in one HTTP request."""
+    is_strict: bool = False
+    """Refuse a max_tokens that does not fit behind the prompt instead of taking it as a cap."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +43,7 @@ class GenerationOptions:
 
     sampling: SamplingParams
     """`max_tokens` is what the client asked for; `fit_to_context` makes it what fits."""
+    is_max_tokens_given: bool = False
     stop: tuple[str, ...] = ()
     n: int = 1
     stream: bool = False
@@ -109,6 +114,7 @@ def parse_options(
         raise fields.refuse("stream_options", "is allowed only with stream true")
     return GenerationOptions(
         sampling=_parse_sampling(fields, limits, default_max_tokens, num_logprobs),
+        is_max_tokens_given=any(fields.get(key) is not None for key in MAX_TOKENS_FIELDS),
         stop=_parse_stop(fields),
         n=fields.integer("n", 1, MAX_N) or 1,
         stream=stream,
@@ -184,25 +190,36 @@ def _parse_logit_bias(fields: Fields, limits: ModelLimits) -> dict[int, float]:
     return parsed
 
 
-def are_token_ids(values: list[object], limits: ModelLimits) -> bool:
+def are_token_ids(values: list[Any], limits: ModelLimits) -> bool:
     """Say whether every value is an integer inside the vocabulary."""
-    size = limits.vocab_size
-    return all(type(value) is int and 0 <= value < size for value in values)
+    if not values:
+        return True
+    if set(map(type, values)) != {int}:
+        return False
+    return bool(min(values) >= 0 and max(values) < limits.vocab_size)
 
 
 def fit_to_context(
-    sampling: SamplingParams, num_prompt_tokens: int, limits: ModelLimits, *, param: str
+    options: GenerationOptions, num_prompt_tokens: int, limits: ModelLimits, *, param: str
 ) -> SamplingParams:
     """Clamp max_tokens to what fits behind the prompt; refuse a prompt that leaves no room for one token.
 
-    A larger `max_tokens` is a cap, not a demand: the answer then ends with finish_reason "length".
+    A larger `max_tokens` is a cap, not a demand: the answer then ends with finish_reason "length". Under strict
+    limits it is a demand, and refused.
     """
-    room = limits.max_model_len - num_prompt_tokens
+    sampling = options.sampling
+    room, context = limits.max_model_len - num_prompt_tokens, limits.max_model_len
     if room < 1:
         raise ContextLengthExceeded(
-            f"the prompt has {num_prompt_tokens} tokens, but this model's context is {limits.max_model_len} "
-            f"tokens and must hold one more: shorten it to at most {limits.max_model_len - 1} tokens",
+            f"the prompt has {num_prompt_tokens} tokens, but this model's context of {context} tokens must hold "
+            f"one more: shorten the prompt to at most {context - 1} tokens",
             param=param,
+        )
+    if limits.is_strict and options.is_max_tokens_given and sampling.max_tokens > room:
+        raise ContextLengthExceeded(
+            f"max_tokens is {sampling.max_tokens}, but behind the prompt's {num_prompt_tokens} tokens only "
+            f"{room} fit into this model's context of {context}",
+            param="max_tokens",
         )
     max_tokens = min(sampling.max_tokens, room)
     if max_tokens == sampling.max_tokens:
