@@ -204,21 +204,21 @@ def fit_to_context(
 ) -> SamplingParams:
     """Clamp max_tokens to what fits behind the prompt; refuse a prompt that leaves no room for one token.
 
-    A larger `max_tokens` is a cap, not a demand: the answer then ends with finish_reason "length". Under strict
-    limits it is a demand, and refused.
+    A larger `max_tokens` is a cap, not a demand: the answer then ends with finish_reason "length".
+    Under strict limits it is a demand, and refused.
     """
     sampling = options.sampling
     room, context = limits.max_model_len - num_prompt_tokens, limits.max_model_len
     if room < 1:
         raise ContextLengthExceeded(
-            f"the prompt has {num_prompt_tokens} tokens, but this model's context of {context} tokens must hold "
-            f"one more: shorten the prompt to at most {context - 1} tokens",
+            f"the prompt has {num_prompt_tokens} tokens, but this model's context of {context} tokens "
+            f"must hold one more: shorten the prompt to at most {context - 1} tokens",
             param=param,
         )
     if limits.is_strict and options.is_max_tokens_given and sampling.max_tokens > room:
         raise ContextLengthExceeded(
-            f"max_tokens is {sampling.max_tokens}, but behind the prompt's {num_prompt_tokens} tokens only "
-            f"{room} fit into this model's context of {context}",
+            f"max_tokens is {sampling.max_tokens}, but behind the prompt's {num_prompt_tokens} tokens "
+            f"only {room} fit into this model's context of {context}",
             param="max_tokens",
         )
     max_tokens = min(sampling.max_tokens, room)
