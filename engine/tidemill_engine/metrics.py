@@ -248,6 +248,11 @@ class _SnapshotCollector(Collector):
         yield _gauge(
             "tidemill_waiting_prompt_tokens", "Prompt tokens still to compute", stats.waiting_prompt_tokens
         )
+        yield _gauge(
+            "tidemill_admission_open",
+            "1 while waiting requests may join those that run",
+            stats.is_admission_open,
+        )
         counters = {
             "num_preemptions": stats.num_preemptions,
             "prompt_tokens": stats.prompt_tokens,

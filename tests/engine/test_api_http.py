@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from api_builders import make_serve_config, parse_events, read_event, running_api
@@ -178,6 +179,16 @@ async def test_live_fails_when_requests_wait_and_nothing_is_computed_for_a_minut
         assert (await api.get("/health/live"))[0] == 200
 
 
+async def test_a_long_prompt_computed_in_chunks_counts_as_progress() -> None:
+    now = 100.0
+    async with running_api(clock=lambda: now) as api:
+        for _ in range(10):
+            stats = msgspec.structs.replace(make_stats(num_waiting=1), iteration_tokens=[64])
+            api.context.state.on_stats(stats, now)
+            now += 50
+            assert (await api.get("/health/live"))[0] == 200
+
+
 async def test_load_shows_the_cores_figures_and_what_is_in_flight() -> None:
     async with running_api() as api:
         await api.core.send(make_stats(num_running=1, num_waiting=2, num_free_blocks=16))
@@ -294,6 +305,7 @@ async def test_metrics_hold_our_names_and_the_ones_that_dashboards_know() -> Non
         'vllm:num_running_requests{model_name="test"} 3.0',
         "tidemill_requests_running 3.0",
         "tidemill_kv_cache_usage_ratio 0.5",
+        "tidemill_admission_open 1.0",
         'tidemill_http_requests_total{route="/v1/completions",status="200"} 2.0',
     ]:
         assert f"\n{line}\n" in text

@@ -70,7 +70,7 @@ class EngineState:
     def on_stats(self, stats: CoreStats, now: float) -> None:
         """Take new figures and note whether any token was computed since the last ones."""
         before = self.stats
-        if before is None or stats.num_waiting == 0 or _computed(stats) > _computed(before):
+        if before is None or stats.num_waiting == 0 or _has_computed(before, stats):
             self._progress_time = now
         self.stats = stats
 
@@ -122,5 +122,6 @@ def _empty_stats(ready: CoreReady) -> CoreStats:
     )
 
 
-def _computed(stats: CoreStats) -> int:
-    return stats.prompt_tokens + stats.generation_tokens
+def _has_computed(before: CoreStats, after: CoreStats) -> bool:
+    """Say whether any token was computed in between, those of chunks in the middle of a prompt included."""
+    return any(after.iteration_tokens) or after.generation_tokens > before.generation_tokens
