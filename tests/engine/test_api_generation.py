@@ -7,6 +7,7 @@ import json
 import socket
 from collections.abc import Iterable
 
+import openai
 import pytest
 
 from api_builders import make_serve_config, parse_events, read_event, running_api
@@ -209,6 +210,19 @@ async def test_when_the_core_dies_an_open_stream_gets_an_error_event_and_other_r
     assert [event["error"]["code"] for event in events] == ["engine_died"]
     assert (status, error["error"]["code"]) == (503, "engine_died")
     assert later == 503
+
+
+async def test_the_official_client_raises_when_a_stream_can_not_go_on() -> None:
+    async with running_api() as api:
+        client = openai.AsyncOpenAI(base_url=api.url + "/v1", api_key="none", max_retries=0)
+        opening = asyncio.create_task(client.completions.create(model="test", prompt="x", stream=True))
+        await api.send_tokens(0, "a")
+        stream = await opening
+        assert (await anext(aiter(stream))).choices[0].text == "a"
+        await api.core.die()
+        with pytest.raises(openai.APIError, match="core has died"):
+            await anext(aiter(stream))
+        await client.close()
 
 
 @pytest.mark.parametrize("is_streamed", [True, False])

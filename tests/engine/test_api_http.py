@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,16 @@ async def test_malformed_bodies_get_400_413_and_415() -> None:
             async with api.session.post(url, data=data, headers=headers) as response:
                 assert response.status == status
                 assert is_openai_error(await response.json())
+        assert (await api.complete(prompt="x"))[0] == 200
+
+
+async def test_a_body_of_a_hundred_megabytes_is_refused_and_the_engine_goes_on() -> None:
+    async with running_api(spell("ok")) as api:
+        headers = {"Content-Type": "application/json"}
+        data = io.BytesIO(b" " * 100 * 1024 * 1024)
+        async with api.session.post(api.url + "/v1/completions", data=data, headers=headers) as response:
+            assert response.status == 413
+            assert is_openai_error(await response.json())
         assert (await api.complete(prompt="x"))[0] == 200
 
 
