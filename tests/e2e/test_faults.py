@@ -155,24 +155,24 @@ def test_an_engine_runs_where_only_restricted_pods_may(space: Namespace, sim_eng
 async def test_bad_requests_get_the_official_errors_and_the_engine_goes_on(
     space: Namespace, sim_engine: str
 ) -> None:
-    space.apply(make_sim("strict", sim_engine, uri="sim://strict?max_model_len=256&num_blocks=64"))
-    space.wait_ready("strict")
-    good = {"model": "strict", "prompt": "hello", "max_tokens": 4}
+    space.apply(make_sim("limits", sim_engine, uri="sim://limits?max_model_len=256&num_blocks=64"))
+    space.wait_ready("limits")
+    good = {"model": "limits", "prompt": "hello", "max_tokens": 4}
     bad: list[tuple[int, bytes]] = [
-        (400, b'{"model": "strict", "prompt": '),
+        (400, b'{"model": "limits", "prompt": '),
         (404, json.dumps({**good, "model": "nobody"}).encode()),
         (400, json.dumps({**good, "max_tokens": -1}).encode()),
         (400, json.dumps({**good, "prompt": [5] * 300}).encode()),
     ]
-    async with space.client("strict.test") as client:
+    async with space.client("limits.test") as client:
         await wait_routed(client)
         url = f"{client.base_url}completions"
-        headers = {"Host": "strict.test", "Content-Type": "application/json"}
+        headers = {"Host": "limits.test", "Content-Type": "application/json"}
         async with aiohttp.ClientSession(headers=headers) as http:
             for status, body in bad:
                 async with http.post(url, data=body) as answer:
                     text = await answer.text()
                     assert answer.status == status, text
                     assert set(json.loads(text)["error"]) == {"message", "type", "param", "code"}
-        assert (await client.completions.create(model="strict", prompt="hello", max_tokens=4)).choices[0].text
-    assert space.pods("strict")[0]["status"]["containerStatuses"][0]["restartCount"] == 0
+        assert (await client.completions.create(model="limits", prompt="hello", max_tokens=4)).choices[0].text
+    assert space.pods("limits")[0]["status"]["containerStatuses"][0]["restartCount"] == 0
