@@ -88,6 +88,12 @@ def test_a_pod_has_time_to_drain() -> None:
     assert pod_spec({"drain": {"timeout": "2m"}})["terminationGracePeriodSeconds"] == 140
 
 
+def test_an_engine_that_hangs_is_not_given_the_time_of_a_drain() -> None:
+    container = engine({"drain": {"timeout": "10m"}})
+    for probe in ("startupProbe", "livenessProbe"):
+        assert container[probe]["terminationGracePeriodSeconds"] == 30
+
+
 def test_home_is_writable_unless_the_person_says_otherwise() -> None:
     assert engine()["env"] == [{"name": "HOME", "value": "/tmp"}]
     own = [{"name": "HOME", "value": "/work"}]

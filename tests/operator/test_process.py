@@ -402,6 +402,15 @@ def test_of_two_operators_one_acts_and_the_other_takes_over(
     world.pods(world.revision(), 3)
 
 
+def test_an_operator_whose_lease_is_taken_ends_at_once(world: World, start: Callable[[], Operator]) -> None:
+    operator = start()
+    wait_until("a leader", lambda: operator.metric("tidemill_operator_is_leader"), timeout_seconds=40)
+    patch = json.dumps({"spec": {"holderIdentity": "someone-else"}})
+    world.kubectl("patch", *world.scope, "lease", "tidemill-operator", "--type=merge", "-p", patch)
+    assert operator.process.wait(timeout=30) == 3
+    assert "leadership is lost" in operator.log.read_text()
+
+
 def test_an_operator_without_an_api_server_ends_with_a_message(tmp_path: Path) -> None:
     environment = {**os.environ, "KUBECONFIG": str(tmp_path / "missing")}
     command = [sys.executable, "-m", "tidemill_operator", "run", "--engine-image", "x"]

@@ -11,6 +11,8 @@ from tidemill_operator.spec import ServiceSpec
 USER_ID: Final = 65532
 STARTUP_PERIOD_SECONDS: Final = 2
 GRACE_AFTER_DRAIN_SECONDS: Final = 20
+# An engine that hangs has no streams worth waiting for.
+GRACE_AFTER_FAILED_PROBE_SECONDS: Final = 30
 TERMINATION_LOG: Final = "/dev/termination-log"
 GPU_RESOURCE_SUFFIX: Final = "/gpu"
 
@@ -100,9 +102,14 @@ def _engine_container(context: Context) -> Manifest:
         "startupProbe": {
             **_probe(names.HEALTH_READY_PATH, period_seconds=STARTUP_PERIOD_SECONDS),
             "failureThreshold": math.ceil(spec.model.load_timeout_seconds / STARTUP_PERIOD_SECONDS),
+            "terminationGracePeriodSeconds": GRACE_AFTER_FAILED_PROBE_SECONDS,
         },
         "readinessProbe": {**_probe(names.HEALTH_READY_PATH, period_seconds=5), "failureThreshold": 2},
-        "livenessProbe": {**_probe(names.HEALTH_LIVE_PATH, period_seconds=10), "failureThreshold": 3},
+        "livenessProbe": {
+            **_probe(names.HEALTH_LIVE_PATH, period_seconds=10),
+            "failureThreshold": 3,
+            "terminationGracePeriodSeconds": GRACE_AFTER_FAILED_PROBE_SECONDS,
+        },
         "terminationMessagePath": TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": {
