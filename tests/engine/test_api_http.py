@@ -176,6 +176,16 @@ async def test_live_fails_when_the_core_misses_its_deadline_and_not_before() -> 
         assert (await api.get("/health/live"))[0] == 200
 
 
+async def test_a_core_that_hangs_before_its_first_beat_fails_liveness_too() -> None:
+    now = 100.0
+    async with running_api(clock=lambda: now) as api:
+        api.context.heartbeat = HeartbeatReader(create_heartbeat_fd())
+        now += 19.9
+        assert (await api.get("/health/live"))[0] == 200
+        now += 0.2
+        assert (await api.get("/health/live"))[0] == 503
+
+
 async def test_live_fails_when_requests_wait_and_nothing_is_computed_for_a_minute() -> None:
     now = 100.0
     async with running_api(clock=lambda: now) as api:

@@ -229,7 +229,7 @@ async def test_a_stopped_core_fails_liveness_and_a_running_one_does_not() -> Non
         http=HttpConfig(port=0),
         admin=AdminConfig(port=0),
     )
-    almost = 18.0  # an idle core beats every second and promises 20
+    almost = 14.0  # an idle core beats every second and promises 20
     server = Server(
         config,
         clock=lambda: time.monotonic() + almost,

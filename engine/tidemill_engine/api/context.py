@@ -18,7 +18,7 @@ from tidemill_engine.api.generation import Generator
 from tidemill_engine.api.protocol import ModelLimits
 from tidemill_engine.api.state import EngineState, Verdict
 from tidemill_engine.errors import EngineUnavailable
-from tidemill_engine.heartbeat import HeartbeatReader
+from tidemill_engine.heartbeat import MIN_STEP_SECONDS, HeartbeatReader
 from tidemill_engine.messages import CoreFailed, CoreReady, CoreStats, LoadProgress
 from tidemill_engine.metrics import EngineMetrics, Snapshot
 from tidemill_engine.tokenizer import ModelTokenizer
@@ -123,7 +123,7 @@ class ApiContext:
             clock=self.clock,
         )
         self._model = LoadedModel(tokenizer=tokenizer, template=template, limits=limits, generator=generator)
-        self.state.on_ready(ready)
+        self.state.on_ready(ready, self.clock())
         self.news.set()
 
     def require_model(self) -> LoadedModel:
@@ -140,8 +140,12 @@ class ApiContext:
     def liveness(self) -> Verdict:
         """Say whether the core makes progress."""
         now = self.clock()
-        is_overdue = self.heartbeat is not None and self.heartbeat.is_overdue(now)
-        return self.state.liveness(now, is_overdue=is_overdue)
+        return self.state.liveness(now, is_overdue=self.heartbeat is not None and now > self._deadline())
+
+    def _deadline(self) -> float:
+        """Return when the core must have beaten again; the first beat is due a step's time after readiness."""
+        deadline = self.heartbeat.deadline if self.heartbeat is not None else None
+        return self.state.ready_time + MIN_STEP_SECONDS if deadline is None else deadline
 
     def snapshot(self) -> Snapshot:
         """Gather the figures of this moment."""

@@ -54,10 +54,12 @@ class EngineState:
         self.progress: LoadProgress | None = None
         self.stats: CoreStats | None = None
         self.failure = ""
+        self.ready_time = 0.0
         self._progress_time = 0.0
 
-    def on_ready(self, ready: CoreReady) -> None:
+    def on_ready(self, ready: CoreReady, now: float) -> None:
         """Note that the model is loaded."""
+        self.ready_time = now
         self.ready = ready
         self.stats = self.stats or _empty_stats(ready)
         self.phase = Phase.READY
