@@ -143,7 +143,7 @@ class ApiContext:
         return self.state.liveness(now, is_overdue=self.heartbeat is not None and now > self._deadline())
 
     def _deadline(self) -> float:
-        """Return when the core must have beaten again; the first beat is due a step's time after readiness."""
+        """Return when the core must have beaten again; the first is due a step's time after readiness."""
         deadline = self.heartbeat.deadline if self.heartbeat is not None else None
         return self.state.ready_time + MIN_STEP_SECONDS if deadline is None else deadline
 
