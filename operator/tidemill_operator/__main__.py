@@ -8,6 +8,8 @@ import socket
 import sys
 import uuid
 
+from prometheus_client import disable_created_metrics
+
 from tidemill_operator import names
 from tidemill_operator.errors import OperatorError
 from tidemill_operator.runtime import Settings, run_operator
@@ -20,6 +22,7 @@ def main() -> None:
         level=arguments.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     logging.getLogger("kopf").setLevel(logging.WARNING)
+    disable_created_metrics()  # type: ignore[no-untyped-call]
     try:
         asyncio.run(run_operator(settings_of(arguments)))
     except (OperatorError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Which service claims which bare model name: the oldest wins, the others are told.
+"""Which service claims which bare model name and which host: the oldest has it, the others are told.
 
 Knows the services that the watch has shown, in memory. Refuses any I/O; whoever changes a claim is told which
 other services must look again.
@@ -9,16 +9,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidemill_operator.keys import Key
-from tidemill_operator.spec import served_names_of
+from tidemill_operator.observed import LostClaim
+from tidemill_operator.spec import ingress_host_of, served_names_of
+
+Wanted = tuple[str, bool]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """One service's claim to its model names."""
+    """One service's claim: names, each with whether it is a host."""
 
     key: Key
     created_at: str
-    served_names: tuple[str, ...]
+    wanted: frozenset[Wanted]
 
 
 class Claims:
@@ -33,7 +36,7 @@ class Claims:
         claim = Claim(
             key=Key(metadata["namespace"], metadata["name"]),
             created_at=metadata.get("creationTimestamp") or "",
-            served_names=served_names_of(service),
+            wanted=_wanted_by(service),
         )
         before = self._claims.get(claim.key)
         if before == claim:
@@ -42,29 +45,31 @@ class Claims:
         return self._rivals(claim) | (self._rivals(before) if before else set())
 
     def drop(self, key: Key) -> set[Key]:
-        """Forget a service; return the others that claimed the same names."""
+        """Forget a service; return the others that claimed the same."""
         before = self._claims.pop(key, None)
         return self._rivals(before) if before else set()
 
-    def older(self, key: Key) -> dict[str, str]:
-        """Give the names of a service that an older one claims, with that one's key."""
+    def lost(self, key: Key) -> tuple[LostClaim, ...]:
+        """Give what a service wants and an older one has, in a stable order."""
         own = self._claims.get(key)
         if own is None:
-            return {}
-        lost: dict[str, str] = {}
-        for name in own.served_names:
-            first = min((c for c in self._claims.values() if name in c.served_names), key=_seniority)
+            return ()
+        lost = []
+        for what, is_host in sorted(own.wanted):
+            first = min((c for c in self._claims.values() if (what, is_host) in c.wanted), key=_seniority)
             if first.key != key:
-                lost[name] = str(first.key)
-        return lost
+                lost.append(LostClaim(what=what, owner=str(first.key), is_host=is_host))
+        return tuple(lost)
 
     def _rivals(self, claim: Claim) -> set[Key]:
-        names = set(claim.served_names)
-        return {
-            other.key
-            for other in self._claims.values()
-            if other.key != claim.key and names & set(other.served_names)
-        }
+        others = (other for other in self._claims.values() if other.key != claim.key)
+        return {other.key for other in others if claim.wanted & other.wanted}
+
+
+def _wanted_by(service: Mapping[str, Any]) -> frozenset[Wanted]:
+    host = ingress_host_of(service)
+    hosts = [(host, True)] if host else []
+    return frozenset([*((name, False) for name in served_names_of(service)), *hosts])
 
 
 def _seniority(claim: Claim) -> tuple[str, Key]:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from tidemill_operator import spec as spec_module
 from tidemill_operator.failures import Failure
+from tidemill_operator.observed import LostClaim
 from tidemill_operator.spec import ScalingSpec
 
 READY: Final = "Ready"
@@ -49,7 +50,7 @@ class Situation:
     is_loading: bool = False
     failure: Failure | None = None
     num_gateways: int = 0
-    claimed_by: Mapping[str, str] | None = None
+    lost_claims: tuple[LostClaim, ...] = ()
     scaling: ScalingSpec | None = None
     has_newer_template: bool = False
 
@@ -151,15 +152,24 @@ def _route_ready(situation: Situation) -> Condition:
             "no gateway pod is ready, so clients cannot reach the service; see the tidemill-gateway pods"
         )
         return Condition(type=ROUTE_READY, is_true=False, reason="NoGatewayReady", message=message)
-    if situation.claimed_by:
-        claims = ", ".join(f"{name} by {owner}" for name, owner in sorted(situation.claimed_by.items()))
-        message = (
-            f"older services claim model names of this one ({claims}); requests by bare model name go there. "
-            "Choose other spec.model.servedNames, or address this service by its path or host name"
-        )
-        return Condition(type=ROUTE_READY, is_true=False, reason="ServedNameConflict", message=message)
+    if situation.lost_claims:
+        return _conflict(situation.lost_claims)
     message = f"{situation.num_gateways} gateway pods route to the service"
     return Condition(type=ROUTE_READY, is_true=True, reason="GatewayReady", message=message)
+
+
+def _conflict(lost: Sequence[LostClaim]) -> Condition:
+    """Say which names lead to another service; a lost host weighs more than a lost model name."""
+    told = ", ".join(f"{claim.what} by {claim.owner}" for claim in lost)
+    if any(claim.is_host for claim in lost):
+        reason, remedy = "HostConflict", "choose another spec.routing.ingress.host"
+    else:
+        reason, remedy = "ServedNameConflict", "choose other spec.model.servedNames"
+    message = (
+        f"older services have names that this one wants ({told}) and get their requests; {remedy}, or "
+        "address this service at the gateway by its path"
+    )
+    return Condition(type=ROUTE_READY, is_true=False, reason=reason, message=message)
 
 
 def _scaling_active(situation: Situation) -> Condition:

@@ -83,6 +83,15 @@ class GatewayView:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LostClaim:
+    """A model name or host name that this service wants and an older one has."""
+
+    what: str
+    owner: str
+    is_host: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Refusal:
     """A write that the API server refused in this run."""
 
@@ -100,7 +109,7 @@ class Observed:
     revision_numbers: tuple[int, ...] = ()
     children: tuple[ChildView, ...] = ()
     gateways: tuple[GatewayView, ...] = ()
-    older_claims: Mapping[str, str] | None = None
+    lost_claims: tuple[LostClaim, ...] = ()
     refusal: Refusal | None = None
 
     def child(self, kind: str, name: str) -> ChildView | None:

@@ -252,7 +252,7 @@ def _situation(
         is_loading=any(pod.is_running and not pod.is_ready for pod in pods),
         failure=failure,
         num_gateways=len(observed.gateways),
-        claimed_by=observed.older_claims,
+        lost_claims=observed.lost_claims,
         scaling=spec.scaling,
         has_newer_template=has_newer_template,
     )

@@ -44,7 +44,7 @@ class Reconciler:
         if service["metadata"].get("deletionTimestamp"):
             return Outcome.DONE
         reading = await self.cluster.observe(service)
-        observed = replace(reading.observed, older_claims=self.claims.older(key))
+        observed = replace(reading.observed, lost_claims=self.claims.lost(key))
         plan = self._plan(service, observed)
         try:
             await self.cluster.execute(key, plan, reading.versions)

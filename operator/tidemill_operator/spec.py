@@ -180,6 +180,13 @@ def served_names_of(service: Raw) -> tuple[str, ...]:
     return tuple(served) if served else (service["metadata"]["name"],)
 
 
+def ingress_host_of(service: Raw) -> str | None:
+    """Give the host that a service claims, even when the rest of its spec is invalid."""
+    routing = (service.get("spec") or {}).get("routing") or {}
+    host: str | None = (routing.get("ingress") or {}).get("host")
+    return host
+
+
 def _whole_seconds(path: str, text: object) -> int:
     return math.ceil(parse_duration(path, text))
 

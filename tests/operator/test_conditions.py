@@ -9,6 +9,7 @@ import pytest
 from operator_builders import NOW
 from tidemill_operator.conditions import Condition, Situation, evaluate, merge
 from tidemill_operator.failures import Failure
+from tidemill_operator.observed import LostClaim
 from tidemill_operator.spec import ScalingSpec
 
 CRASH = Failure(reason="ModelLoadFailed", message="no such file", pod="chat-0")
@@ -107,8 +108,12 @@ TABLE: dict[str, tuple[Situation, dict[str, tuple[bool, str] | None]]] = {
         },
     ),
     "an older service claims the model's name": (
-        situation(claimed_by={"chat": "prod/older"}),
+        situation(lost_claims=(LostClaim(what="chat", owner="prod/older"),)),
         {"Ready": (True, "ReplicasReady"), "RouteReady": (False, "ServedNameConflict")},
+    ),
+    "an older service has the host": (
+        situation(lost_claims=(LostClaim(what="chat.example.com", owner="prod/older", is_host=True),)),
+        {"Ready": (True, "ReplicasReady"), "RouteReady": (False, "HostConflict")},
     ),
     "the service is suspended and its last pods leave": (
         situation(is_suspended=True, desired=0, num_ready=1),

@@ -19,7 +19,7 @@ from operator_builders import (
     ready_pods,
 )
 from tidemill_operator import manifests, names
-from tidemill_operator.observed import ChildView, DeploymentView, Observed, Refusal
+from tidemill_operator.observed import ChildView, DeploymentView, LostClaim, Observed, Refusal
 from tidemill_operator.plan import Plan, make_plan
 from tidemill_operator.spec import revision_of
 
@@ -288,7 +288,7 @@ def test_tells_when_a_service_becomes_ready_and_when_it_fails() -> None:
 
 
 def test_a_claimed_name_is_told_and_the_service_goes_on() -> None:
-    plan = plan_for(settled(older_claims={"chat": "other/chat"}))
+    plan = plan_for(settled(lost_claims=(LostClaim(what="chat", owner="other/chat"),)))
     assert condition(plan, "RouteReady") == ("False", "ServedNameConflict")
     assert condition(plan, "Ready") == ("True", "ReplicasReady")
 

@@ -36,14 +36,14 @@ SAID = json.dumps({"reason": "ModelLoadFailed", "message": "no such model"})
 class Operator:
     """One operator process that looks after one namespace, in which it also has its lease."""
 
-    def __init__(self, cluster: TestCluster, namespace: str, log: Path) -> None:
+    def __init__(self, cluster: TestCluster, namespace: str, log: Path, image: str) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self.log = log
         command = [
             sys.executable, "-m", "tidemill_operator", "run",
-            "--engine-image", "localhost/engine:test",
+            "--engine-image", image,
             "--operator-namespace", namespace,
             "--watch-namespace", namespace,
             "--http-host", "127.0.0.1",
@@ -171,11 +171,11 @@ def world(crds: TestCluster, namespace: str) -> World:
 
 
 @pytest.fixture
-def start(crds: TestCluster, namespace: str, tmp_path: Path) -> Iterator[Callable[[], Operator]]:
+def start(crds: TestCluster, namespace: str, tmp_path: Path) -> Iterator[Callable[..., Operator]]:
     started: list[Operator] = []
 
-    def launch() -> Operator:
-        started.append(Operator(crds, namespace, tmp_path / f"operator-{len(started)}.log"))
+    def launch(image: str = "localhost/engine:test") -> Operator:
+        started.append(Operator(crds, namespace, tmp_path / f"operator-{len(started)}.log", image))
         return started[-1]
 
     yield launch
@@ -240,6 +240,29 @@ def test_a_restarted_operator_finds_nothing_to_write(world: World, start: Callab
     wait_for_runs(second)
     assert world.versions() == before
     assert second.metric("tidemill_operator_status_writes_total") == 0
+
+
+def test_an_upgraded_operator_restarts_nothing_until_it_is_asked_to(
+    world: World, start: Callable[..., Operator]
+) -> None:
+    world.apply()
+    world.make_gateway()
+    first = start()
+    old = world.revision()
+    pods = world.pods(old, 2)
+    world.make_ready(pods)
+    world.wait_for("Progressing", "False", "Settled")
+    assert world.condition("NewerTemplateAvailable") == ("", "")
+    first.end(signal.SIGTERM)
+    start("localhost/engine:newer")
+    world.wait_for("NewerTemplateAvailable", "True", "OperatorChanged")
+    assert world.deployments() == {old: 2}
+    assert sorted(world.pods(old, 2)) == sorted(pods)
+    world.kubectl("annotate", *world.scope, "infsvc/chat", f"{names.ANNOTATION_RESTARTED_AT}=now")
+    wait_until("a new revision", lambda: world.revision() != old, timeout_seconds=30)
+    (pod,) = world.pods(world.revision(), 1)
+    containers = world.kubectl.get(*world.scope, "pod", pod)["spec"]["containers"]
+    assert [container["image"] for container in containers] == ["localhost/engine:newer"]
 
 
 def test_a_failing_engine_shows_with_its_own_words(world: World, start: Callable[[], Operator]) -> None:

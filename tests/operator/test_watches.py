@@ -10,6 +10,7 @@ from operator_builders import make_service
 from tidemill_operator import names
 from tidemill_operator.claims import Claims
 from tidemill_operator.keys import Key
+from tidemill_operator.observed import LostClaim
 from tidemill_operator.watches import EventRouter, Scope
 
 CHAT, OTHER = Key("prod", "chat"), Key("prod", "other")
@@ -137,11 +138,11 @@ def test_the_oldest_service_keeps_a_model_name_and_the_others_are_told(asked: As
     rival["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
     asked.router.on_service(None, seen(rival))
     assert set(asked.take()) == {CHAT, OTHER}
-    assert asked.claims.older(OTHER) == {"chat": "prod/chat"}
-    assert asked.claims.older(CHAT) == {}
+    assert asked.claims.lost(OTHER) == (LostClaim(what="chat", owner="prod/chat"),)
+    assert asked.claims.lost(CHAT) == ()
     asked.router.on_service("DELETED", seen(make_service()))
     assert set(asked.take()) == {CHAT, OTHER}
-    assert asked.claims.older(OTHER) == {}
+    assert asked.claims.lost(OTHER) == ()
 
 
 def test_a_name_that_is_given_up_is_free_for_others(asked: Asked) -> None:
@@ -152,4 +153,16 @@ def test_a_name_that_is_given_up_is_free_for_others(asked: Asked) -> None:
     renamed = make_service({"model": {"uri": "sim://demo", "servedNames": ["talk"]}}, generation=4)
     asked.router.on_service("MODIFIED", seen(renamed))
     assert set(asked.take()) == {CHAT, OTHER}
-    assert asked.claims.older(OTHER) == {}
+    assert asked.claims.lost(OTHER) == ()
+
+
+def test_the_oldest_service_keeps_a_host() -> None:
+    asked = Asked()
+    ingress = {"routing": {"ingress": {"host": "chat.example.com"}}}
+    for name, created in (("other", "2026-01-02T00:00:00Z"), ("chat", "2026-01-01T00:00:00Z")):
+        service = make_service(ingress, name=name)
+        service["metadata"]["creationTimestamp"] = created
+        asked.router.on_service(None, seen(service))
+    lost = LostClaim(what="chat.example.com", owner="prod/chat", is_host=True)
+    assert asked.claims.lost(OTHER) == (lost,)
+    assert asked.claims.lost(CHAT) == ()
