@@ -85,6 +85,11 @@ class Api:
             return response.status, await response.json()
 
 
+def is_openai_error(body: Any) -> bool:
+    """Say whether a body is OpenAI's error object, no more and no less."""
+    return set(body) == {"error"} and set(body["error"]) == {"message", "type", "param", "code"}
+
+
 def parse_events(data: bytes) -> list[Any]:
     """Decode a whole event stream, insisting on its exact framing."""
     assert data.endswith(b"\n\n")

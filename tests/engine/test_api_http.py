@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from api_builders import make_serve_config, parse_events, read_event, running_api
+from api_builders import is_openai_error, make_serve_config, running_api
 from fake_core import make_ready, make_stats, spell
-from tidemill_engine.api.config import AdminConfig, DrainConfig, HttpConfig
-from tidemill_engine.errors import InvalidConfig
+from tidemill_engine.api.config import HttpConfig
 from tidemill_engine.heartbeat import HeartbeatReader, HeartbeatWriter, create_heartbeat_fd
-
-
-def is_openai_error(body: Any) -> bool:
-    return set(body) == {"error"} and set(body["error"]) == {"message", "type", "param", "code"}
 
 
 @pytest.mark.parametrize(
@@ -208,93 +201,6 @@ async def test_a_long_prompt_computed_in_chunks_counts_as_progress() -> None:
             api.context.state.on_stats(stats, now)
             now += 50
             assert (await api.get("/health/live"))[0] == 200
-
-
-async def test_load_shows_the_cores_figures_and_what_is_in_flight() -> None:
-    async with running_api() as api:
-        await api.core.send(make_stats(num_running=1, num_waiting=2, num_free_blocks=16))
-        task = asyncio.create_task(api.complete(prompt="abc", max_tokens=9))
-        await api.core.until(lambda core: bool(core.requests))
-        async with api.session.get(api.admin_url + "/load") as response:
-            load = await response.json()
-        assert load == {
-            "running": 1,
-            "waiting": 2,
-            "kv_cache_usage": 0.75,
-            "free_blocks": 16,
-            "total_blocks": 64,
-            "in_flight_tokens": 3,
-            "in_flight_requests": 1,
-            "draining": False,
-            "ready": True,
-        }
-        task.cancel()
-
-
-async def test_the_admin_token_is_read_again_when_its_file_changes(tmp_path: Path) -> None:
-    token_file = tmp_path / "token"
-    config = make_serve_config(admin=AdminConfig(token_file=token_file))
-    async with running_api(config=config) as api:
-
-        async def status(token: str) -> int:
-            headers = {"Authorization": f"Bearer {token}"}
-            async with api.session.get(api.admin_url + "/load", headers=headers) as response:
-                return response.status
-
-        assert await status("") == 401
-        token_file.write_text("first\n")
-        assert [await status("first"), await status("other"), await status("")] == [200, 401, 401]
-        token_file.write_text("second!")
-        assert [await status("first"), await status("second!")] == [401, 200]
-        token_file.unlink()
-        assert await status("second!") == 401
-
-
-def test_an_admin_port_without_a_token_may_not_be_reachable_from_outside() -> None:
-    with pytest.raises(InvalidConfig, match=r"admin_host.*0\.0\.0\.0"):
-        AdminConfig(host="0.0.0.0")
-
-
-async def test_a_drain_refuses_new_and_unstarted_requests_and_lets_streams_finish() -> None:
-    config = make_serve_config(drain=DrainConfig(grace_seconds=0))
-    async with running_api(config=config) as api:
-        opening = api.open_stream(prompt="x")
-        await api.send_tokens(0, "a")
-        stream = await opening
-        await read_event(stream)
-        unstarted = api.open_stream(prompt="y")
-        await api.core.until(lambda core: len(core.requests) == 2)
-        async with api.session.put(api.admin_url + "/drain") as response:
-            assert (await response.json())["draining"]
-        for refused in (await unstarted, await api.open_stream(prompt="z")):
-            assert refused.status == 503
-            assert refused.headers["x-tidemill-draining"] == "true"
-        assert (await api.get("/health/ready"))[0] == 503
-        assert (await api.get("/health/live"))[0] == 200
-        await api.send_tokens(0, "b", "stop")
-        events = parse_events(await stream.read())
-    assert events[0]["choices"][0]["text"] == "b"
-    assert events[-1] == "[DONE]"
-
-
-async def test_a_draining_engine_still_accepts_during_the_grace_and_can_come_back() -> None:
-    config = make_serve_config(drain=DrainConfig(grace_seconds=1000))
-    async with running_api(spell("ok"), config=config) as api:
-        await api.session.put(api.admin_url + "/drain")
-        await api.session.put(api.admin_url + "/drain")
-        assert (await api.get("/health/ready"))[0] == 503
-        assert (await api.complete(prompt="x"))[0] == 200
-        async with api.session.delete(api.admin_url + "/drain") as response:
-            assert (await response.json()) == {"draining": False, "phase": "no", "in_flight_requests": 0}
-        assert (await api.get("/health/ready"))[0] == 200
-
-
-async def test_a_drain_that_ends_the_process_can_not_be_cancelled() -> None:
-    async with running_api() as api:
-        api.context.drain.start("SIGTERM", is_final=True)
-        async with api.session.delete(api.admin_url + "/drain") as response:
-            assert response.status == 409
-            assert is_openai_error(await response.json())
 
 
 async def test_metrics_hold_our_names_and_the_ones_that_dashboards_know() -> None:
