@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from tidemill_engine.api.config import AdminConfig, DrainConfig, HttpConfig, ServeConfig
-from tidemill_engine.api.serve import serve
+from tidemill_engine.api.serve import Listening, serve
 from tidemill_engine.api.termination import (
     EXIT_USAGE,
     Ending,
@@ -25,6 +25,8 @@ API_KEY_VARIABLE = "TIDEMILL_API_KEY"
 LOG_LEVELS = ("debug", "info", "warning", "error")
 NICENESS = 3
 """Streams can wait a moment; a step that waits holds up every stream."""
+
+LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -111,6 +113,21 @@ def make_config(arguments: argparse.Namespace, api_key: str | None) -> ServeConf
     )
 
 
+def print_first_steps(config: ServeConfig, listening: Listening) -> None:
+    """Tell a person at this machine where to look and what to type; say nothing in a pod."""
+    if config.http.host not in LOOPBACK_HOSTS:
+        return
+    url = f"http://{config.http.host}:{listening.api_port}"
+    model = config.served_model_names[0]
+    body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "What is a tide mill?"}}]}}'
+    key = "-H 'Authorization: Bearer KEY' " if config.http.api_key else ""
+    print(f"\n{model} is ready. A page to type into: {url}/\nOr:\n")
+    print(
+        f"curl {url}/v1/chat/completions -H 'Content-Type: application/json' {key}\\\n  -d '{body}'\n",
+        flush=True,
+    )
+
+
 def main() -> None:
     """Run the command line."""
     arguments = make_parser().parse_args()
@@ -124,7 +141,7 @@ def main() -> None:
     except EngineError as error:
         ending = Ending(exit_code=EXIT_USAGE, reason="InvalidConfig", message=error.message)
     else:
-        ending = asyncio.run(serve(config))
+        ending = asyncio.run(serve(config, on_ready=lambda listening: print_first_steps(config, listening)))
     write_termination_log(log_path, ending)
     if ending.exit_code:
         print(f"tidemill-engine: {ending.message}", file=sys.stderr)

@@ -139,16 +139,20 @@ async def test_a_chat_without_a_template_is_refused_and_completions_still_work()
     assert "no chat template" in body["error"]["message"]
 
 
-async def test_a_loading_engine_is_alive_not_ready_and_asks_to_retry() -> None:
+@pytest.mark.parametrize("has_failed", [False, True], ids=["loading", "failed"])
+async def test_an_engine_that_does_not_serve_lets_another_replica_take_the_request(has_failed: bool) -> None:
     async with running_api() as api:
         api.context.state.__init__()  # type: ignore[misc] # as it was before the core's first word
+        if has_failed:
+            api.context.state.on_failed("the core has ended")
         live, _ = await api.get("/health/live")
         ready, _ = await api.get("/health/ready")
         async with api.session.post(api.url + "/v1/completions", json={"prompt": "x"}) as response:
             assert response.status == 503
             assert int(response.headers["Retry-After"]) >= 1
+            assert response.headers["x-tidemill-draining"] == "true"
             assert is_openai_error(await response.json())
-    assert (live, ready) == (200, 503)
+    assert (live, ready) == (503 if has_failed else 200, 503)
 
 
 async def test_live_fails_when_the_core_misses_its_deadline_and_not_before() -> None:

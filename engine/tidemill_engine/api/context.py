@@ -16,8 +16,7 @@ from tidemill_engine.api.core_client import CoreClient, CoreNews
 from tidemill_engine.api.drain import DrainController
 from tidemill_engine.api.generation import Generator
 from tidemill_engine.api.protocol import ModelLimits
-from tidemill_engine.api.state import EngineState, Verdict
-from tidemill_engine.errors import EngineUnavailable
+from tidemill_engine.api.state import EngineState, RequestNotTaken, Verdict
 from tidemill_engine.heartbeat import MIN_STEP_SECONDS, HeartbeatReader
 from tidemill_engine.messages import CoreFailed, CoreReady, CoreStats, LoadProgress
 from tidemill_engine.metrics import EngineMetrics, Snapshot
@@ -130,7 +129,7 @@ class ApiContext:
         """Return the model, or raise where no new request can be taken."""
         self.state.require_accepting()
         if self._model is None:
-            raise EngineUnavailable("the model is still loading", code="loading")
+            raise RequestNotTaken("the model is still loading", code="loading")
         return self._model
 
     def served_names(self) -> Sequence[str]:

@@ -11,7 +11,7 @@ import logging
 
 from tidemill_engine.api.config import DrainConfig
 from tidemill_engine.api.core_client import CoreClient
-from tidemill_engine.api.state import Drain, EngineDraining, EngineState
+from tidemill_engine.api.state import Drain, EngineState, RequestNotTaken
 
 logger = logging.getLogger(__name__)
 
@@ -60,5 +60,5 @@ class DrainController:
         logger.info("drain: refusing new requests, %d sequences in flight", self._client.num_in_flight)
         self._state.drain = Drain.REFUSING
         self._client.fail_unstarted(
-            EngineDraining("this engine is draining and had not started this request", code="draining")
+            RequestNotTaken("this engine is draining and had not started this request", code="draining")
         )

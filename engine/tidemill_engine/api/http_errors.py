@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import msgspec
 from aiohttp import web
 
-from tidemill_engine.api.state import LOADING_RETRY_AFTER_SECONDS, EngineDraining
+from tidemill_engine.api.state import LOADING_RETRY_AFTER_SECONDS, RequestNotTaken
 from tidemill_engine.errors import (
     ContextLengthExceeded,
     EngineError,
@@ -93,8 +93,9 @@ def to_http(error: EngineError) -> HttpError:
 def _headers(error: EngineError) -> dict[str, str]:
     if isinstance(error, Overloaded):
         return {"Retry-After": str(max(math.ceil(error.retry_after_seconds), 1))}
-    if isinstance(error, EngineDraining):
-        return {"Retry-After": "1", DRAINING_HEADER: "true"}
+    if isinstance(error, RequestNotTaken):
+        seconds = 1 if error.code == "draining" else LOADING_RETRY_AFTER_SECONDS
+        return {"Retry-After": str(seconds), DRAINING_HEADER: "true"}
     if isinstance(error, EngineUnavailable):
         return {"Retry-After": str(LOADING_RETRY_AFTER_SECONDS)}
     if isinstance(error, UnauthorizedError):

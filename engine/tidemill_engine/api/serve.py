@@ -59,10 +59,13 @@ class Server:
         *,
         clock: Callable[[], float] = time.monotonic,
         on_listening: Callable[[Listening], None] | None = None,
+        on_ready: Callable[[Listening], None] | None = None,
     ) -> None:
         self.context = ApiContext(config, clock=clock)
         self._config = config
         self._on_listening = on_listening
+        self._on_ready = on_ready
+        self._listening: Listening | None = None
         self._stop = asyncio.Event()
         self._is_hurried = False
 
@@ -86,9 +89,10 @@ class Server:
             os.nice(self._config.niceness)
             relay = asyncio.create_task(self.context.client.run(core.connection))
             loading = asyncio.create_task(self._load_text(stack))
+            api_port, admin_port = ports
+            self._listening = Listening(api_port=api_port, admin_port=admin_port, core_pid=core.pid)
             if self._on_listening is not None:
-                api_port, admin_port = ports
-                self._on_listening(Listening(api_port=api_port, admin_port=admin_port, core_pid=core.pid))
+                self._on_listening(self._listening)
             ending = await self._until_the_end(core, relay)
             loading.cancel()
             await asyncio.gather(relay, loading, return_exceptions=True)
@@ -151,6 +155,8 @@ class Server:
                 ready.block_size,
                 ready.dtype,
             )
+        if self._on_ready is not None and self._listening is not None:
+            self._on_ready(self._listening)
 
     async def _finish(self, core: CoreProcess, relay: asyncio.Task[None], *, was_ready: bool) -> Ending:
         """Drain, then end the core; a core that dies or hangs meanwhile ends it sooner."""
@@ -204,9 +210,9 @@ async def _start_site(stack: AsyncExitStack, app: web.Application, host: str, po
     return actual
 
 
-async def serve(config: ServeConfig) -> Ending:
+async def serve(config: ServeConfig, on_ready: Callable[[Listening], None] | None = None) -> Ending:
     """Run a server that drains on SIGTERM and stops at once on SIGINT."""
-    server = Server(config)
+    server = Server(config, on_ready=on_ready)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, lambda: server.stop("SIGTERM"))
     loop.add_signal_handler(signal.SIGINT, lambda: server.stop("SIGINT", is_hurried=True))

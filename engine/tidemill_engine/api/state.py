@@ -15,8 +15,11 @@ STALL_SECONDS = 60.0
 LOADING_RETRY_AFTER_SECONDS = 5
 
 
-class EngineDraining(EngineUnavailable):
-    """The engine is going away; another replica should take the request."""
+class RequestNotTaken(EngineUnavailable):
+    """This engine has not begun the request and will not; another replica can take it.
+
+    Never for a request that was with the core when it died: what killed one must not be sent to the next.
+    """
 
 
 class Phase(Enum):
@@ -79,11 +82,11 @@ class EngineState:
     def require_accepting(self) -> None:
         """Raise where a new request can't be taken."""
         if self.drain is Drain.REFUSING:
-            raise EngineDraining("this engine is draining and takes no new requests", code="draining")
+            raise RequestNotTaken("this engine is draining and takes no new requests", code="draining")
         if self.phase is Phase.LOADING:
-            raise EngineUnavailable("the model is still loading", code="loading")
+            raise RequestNotTaken("the model is still loading", code="loading")
         if self.phase is Phase.FAILED:
-            raise EngineUnavailable(f"the engine has failed: {self.failure}", code="engine_failed")
+            raise RequestNotTaken(f"the engine has failed: {self.failure}", code="engine_failed")
 
     def readiness(self) -> Verdict:
         """Say whether new requests should be sent here; overload does not count."""
