@@ -98,16 +98,18 @@ class Cluster:
         own_deployments = observed.owned(deployments, [uid])
         own_sets = observed.owned(replica_sets, _uids(own_deployments))
         own_pods = observed.owned(pods, _uids(own_sets))
-        own_revisions = [{**r, "kind": "ControllerRevision"} for r in observed.owned(revisions, [uid])]
+        own_revisions = observed.owned(revisions, [uid])
         found = [obj for obj in maybe if obj is not None]
-        typed_deployments = [{**d, "kind": "Deployment"} for d in own_deployments]
+        typed_deployments = _typed("Deployment", own_deployments)
+        every = [*found, *_typed("ControllerRevision", revisions), *_typed("Deployment", deployments)]
+        children = [observed.child_view(obj, service) for obj in every]
         return Reading(
             observed=Observed(
                 deployments=tuple(observed.deployment_view(d) for d in own_deployments),
                 pods=tuple(observed.pod_view(p) for p in own_pods),
                 templates={observed.revision_of(r): r["data"]["template"] for r in own_revisions},
                 revision_numbers=tuple(r["revision"] for r in own_revisions),
-                children=tuple(observed.child_view(obj, uid) for obj in [*found, *own_revisions]),
+                children=tuple(children),
                 gateways=tuple(v for p in gateways if (v := observed.gateway_view(p)) is not None),
             ),
             versions=_versions([*typed_deployments, *found]),
@@ -185,6 +187,11 @@ def single_children(name: str) -> list[ObjectKey]:
         ("Ingress", names.ingress_name(name)),
         ("PodDisruptionBudget", names.disruption_budget_name(name)),
     ]
+
+
+def _typed(kind: str, objects: Iterable[Mapping[str, Any]]) -> list[Object]:
+    """Say in each object what it is; items of a list do not."""
+    return [{**obj, "kind": kind} for obj in objects]
 
 
 def _uids(objects: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -136,7 +136,7 @@ def _available(situation: Situation) -> Condition:
 
 
 def _progressing(situation: Situation) -> Condition:
-    stopped = situation.problem or _stalling(situation)
+    stopped = _stalling(situation)
     if stopped is not None:
         return Condition(type=PROGRESSING, is_true=False, reason=stopped.reason, message=stopped.message)
     if situation.is_settled:
@@ -201,7 +201,7 @@ def _reconciling(situation: Situation) -> Condition | None:
 
 
 def _stalled(situation: Situation) -> Condition | None:
-    stopped = situation.problem or _stalling(situation)
+    stopped = _stalling(situation)
     if stopped is None:
         return None
     return Condition(type=STALLED, is_true=True, reason=stopped.reason, message=stopped.message)
@@ -242,6 +242,8 @@ def _not_ready(kind: str, situation: Situation) -> Condition:
 def _movement(situation: Situation) -> tuple[str, str]:
     """Say in which phase a service is that is on its way."""
     counts = f"{situation.num_updated_ready} of {situation.desired} replicas are ready"
+    if situation.problem is not None:
+        return situation.problem.reason, situation.problem.message
     if situation.desired == 0:
         return "Stopping", f"{situation.num_pods} replicas are finishing their streams"
     if situation.is_rolling_out:
@@ -254,5 +256,5 @@ def _movement(situation: Situation) -> tuple[str, str]:
 
 
 def _stalling(situation: Situation) -> Failure | None:
-    failure = situation.failure
-    return failure if failure is not None and failure.stalls else None
+    """Find what will not pass by waiting."""
+    return next((f for f in (situation.problem, situation.failure) if f is not None and f.stalls), None)

@@ -17,6 +17,10 @@ class InvalidSpec(OperatorError):  # noqa: N818 - the name that the architecture
         self.message = message
 
 
+class ObstacleError(OperatorError):
+    """Something stands in the way that may go away without telling; worth another try."""
+
+
 class ApiError(OperatorError):
     """An answer of the Kubernetes API that is not a success, or no answer at all (status 0)."""
 

@@ -65,12 +65,16 @@ class DeploymentView:
 
 @dataclass(frozen=True, kw_only=True)
 class ChildView:
-    """Any other object that bears a name which the operator would use."""
+    """Any other object that bears a name which the operator would use.
+
+    `is_leftover`: it belongs to a deleted service of the same name, and the garbage collector will take it.
+    """
 
     kind: str
     name: str
     uid: str
     is_owned: bool
+    is_leftover: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,14 +157,17 @@ def owned(objects: Iterable[Raw], uids: Iterable[str]) -> list[Raw]:
     return [obj for obj in objects if any(is_controlled_by(obj, uid) for uid in wanted)]
 
 
-def child_view(obj: Raw, service_uid: str) -> ChildView:
+def child_view(obj: Raw, service: Raw) -> ChildView:
     """Reduce an object to its identity and whose it is."""
-    metadata = obj["metadata"]
+    metadata, uid = obj["metadata"], service["metadata"]["uid"]
+    owners = metadata.get("ownerReferences") or ()
+    namesake = (names.KIND, service["metadata"]["name"])
     return ChildView(
         kind=obj["kind"],
         name=metadata["name"],
         uid=metadata["uid"],
-        is_owned=is_controlled_by(obj, service_uid),
+        is_owned=is_controlled_by(obj, uid),
+        is_leftover=any((o.get("kind"), o.get("name")) == namesake and o["uid"] != uid for o in owners),
     )
 
 

@@ -5,7 +5,7 @@ the API, and keeps no memory: run twice on the same world, it plans the same.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from tidemill_operator import conditions, manifests, names
@@ -15,6 +15,7 @@ from tidemill_operator.errors import InvalidSpec
 from tidemill_operator.failures import Failure, find_failure
 from tidemill_operator.manifests import Context, Manifest
 from tidemill_operator.observed import ChildView, DeploymentView, Observed
+from tidemill_operator.ownership import find_obstacle
 from tidemill_operator.rollout import RevisionCounts, bounds_of, split_replicas
 from tidemill_operator.spec import ServiceSpec, parse
 
@@ -44,13 +45,17 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Everything that one run does, in this order: ensured secrets, applies, deletes, status, events."""
+    """Everything that one run does, in this order: ensured secrets, applies, deletes, status, events.
+
+    `obstacle`: what keeps the run from acting and may go away without any event, so that it is tried again.
+    """
 
     secrets: tuple[Manifest, ...] = ()
     applies: tuple[Manifest, ...] = ()
     deletes: tuple[Delete, ...] = ()
     status: Raw = field(default_factory=dict)
     events: tuple[Event, ...] = ()
+    obstacle: Failure | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,9 +81,11 @@ def make_plan(service: Raw, observed: Observed, engine_image: str, now: str) -> 
         spec=spec,
         engine_image=engine_image,
     )
-    taken = _foreign_names(context, observed)
-    if taken is not None:
-        return _plan_without_action(service, observed, taken, now)
+    wanted = [*_wanted_others(context, observed), manifests.build_admin_secret(context)]
+    obstacle = find_obstacle(wanted, observed)
+    if obstacle is not None:
+        plan = _plan_without_action(service, observed, obstacle, now)
+        return replace(plan, obstacle=obstacle)
     return _plan_children(service, context, observed, now)
 
 
@@ -123,20 +130,6 @@ def _plan_without_action(service: Raw, observed: Observed, problem: Failure, now
     )
     status = status_module.keep_status(service, situation, now)
     return Plan(status=status, events=tuple(_transition_events(service, status)))
-
-
-def _foreign_names(context: Context, observed: Observed) -> Failure | None:
-    """Refuse to take over an object that someone else made under a name that a child needs."""
-    wanted = [*_wanted_others(context, observed), manifests.build_admin_secret(context)]
-    for manifest in wanted:
-        child = observed.child(manifest["kind"], manifest["metadata"]["name"])
-        if child is not None and not child.is_owned:
-            message = (
-                f"{child.kind} {child.name} exists and does not belong to this service: delete it, or choose "
-                "another name for the InferenceService"
-            )
-            return Failure(reason="NameTaken", message=message)
-    return None
 
 
 def _decide_replicas(spec: ServiceSpec, observed: Observed) -> Replicas:
@@ -219,7 +212,7 @@ def _deletes(
 
 
 def _is_unwanted(child: ChildView, kept_revisions: set[str], wanted: set[tuple[str, str]]) -> bool:
-    if child.kind == "Secret":
+    if child.kind in _DELETED_OTHERWISE:
         return False
     if child.kind == "ControllerRevision":
         return child.name not in kept_revisions
@@ -290,6 +283,16 @@ def _ready_of(status: Raw) -> Raw:
     return next(found, {})
 
 
+# A Secret is kept as long as the service; Deployments go when they are empty.
+_DELETED_OTHERWISE: Final = frozenset({"Secret", "Deployment"})
 _PASSING_REASONS: Final = frozenset(
-    {"ModelLoading", "ReplicasStarting", "RollingOut", "Suspended", "NoReplicas", "ScalingDown"}
+    {
+        "PredecessorLeaving",
+        "ModelLoading",
+        "ReplicasStarting",
+        "RollingOut",
+        "Suspended",
+        "NoReplicas",
+        "ScalingDown",
+    }
 )

@@ -14,7 +14,7 @@ from tidemill_operator import status as status_module
 from tidemill_operator.api import Object
 from tidemill_operator.claims import Claims
 from tidemill_operator.cluster import Cluster
-from tidemill_operator.errors import ApiError
+from tidemill_operator.errors import ApiError, ObstacleError
 from tidemill_operator.keys import Key
 from tidemill_operator.observed import Observed, Refusal
 from tidemill_operator.plan import Plan, make_plan
@@ -54,6 +54,8 @@ class Reconciler:
                 await self._tell(service, self._plan(service, replace(observed, refusal=refusal)))
             raise
         await self._tell(service, plan)
+        if plan.obstacle is not None:
+            raise ObstacleError(plan.obstacle.message)
         return Outcome.DONE
 
     def _plan(self, service: Object, observed: Observed) -> Plan:

@@ -142,6 +142,15 @@ TABLE: dict[str, tuple[Situation, dict[str, tuple[bool, str] | None]]] = {
             "Reconciling": None,
         },
     ),
+    "a deleted service of the same name has left something behind": (
+        situation(problem=Failure(reason="PredecessorLeaving", message="Secret x", stalls=False)),
+        {
+            "Ready": (False, "PredecessorLeaving"),
+            "Progressing": (True, "PredecessorLeaving"),
+            "Reconciling": (True, "PredecessorLeaving"),
+            "Stalled": None,
+        },
+    ),
     "scaling asks for the autoscaler that is not there yet": (
         situation(scaling=ScalingSpec(mode="Auto", min_replicas=2, max_replicas=4)),
         {"ScalingActive": (False, "AutoscalerNotIncluded")},

@@ -232,6 +232,17 @@ def test_takes_over_nothing_that_someone_else_made(kind_and_name: tuple[str, str
     assert condition(plan, "Stalled") == ("True", "NameTaken")
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"), [("Secret", "chat-admin-token"), ("Deployment", "chat-0ld0ld00"), ("Service", "chat")]
+)
+def test_waits_until_a_predecessors_children_are_gone(kind: str, name: str) -> None:
+    leftover = ChildView(kind=kind, name=name, uid="u", is_owned=False, is_leftover=True)
+    plan = plan_for(make_observed(children=(leftover,)))
+    assert (plan.applies, plan.secrets, plan.deletes) == ((), (), ())
+    assert condition(plan, "Ready") == ("False", "PredecessorLeaving")
+    assert plan.obstacle is not None
+
+
 def test_deletes_nothing_that_someone_else_made() -> None:
     foreign = ChildView(kind="Ingress", name="chat", uid="u", is_owned=False)
     world = settled()

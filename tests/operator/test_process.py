@@ -390,6 +390,21 @@ def test_deletion_leaves_nothing(world: World, start: Callable[[], Operator]) ->
     wait_until("all children to go", lambda: not world.children(), timeout_seconds=120)
 
 
+def test_a_service_made_again_at_once_comes_up(world: World, start: Callable[..., Operator]) -> None:
+    world.apply()
+    start()
+    world.pods(world.revision(), 2)
+    old = {child["metadata"]["uid"] for child in world.children()}
+    world.kubectl("delete", *world.scope, "infsvc/chat", "--wait=false")
+    world.apply()
+    wait_until(
+        "new children alone",
+        lambda: len(new := {c["metadata"]["uid"] for c in world.children()}) >= 8 and not new & old,
+        timeout_seconds=120,
+    )
+    world.wait_for("Ready", "False", "ReplicasStarting")
+
+
 def test_an_operator_killed_in_mid_reconcile_is_finished_by_the_next(
     world: World, start: Callable[[], Operator]
 ) -> None:

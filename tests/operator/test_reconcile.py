@@ -14,7 +14,7 @@ from tidemill_operator import names
 from tidemill_operator.api import Api, Place
 from tidemill_operator.claims import Claims
 from tidemill_operator.cluster import Cluster, ClusterSettings
-from tidemill_operator.errors import ApiError
+from tidemill_operator.errors import ApiError, ObstacleError
 from tidemill_operator.keys import Key
 from tidemill_operator.queue import Outcome
 from tidemill_operator.reconcile import Reconciler
@@ -236,6 +236,29 @@ async def test_an_event_is_told_once(api: FakeApi) -> None:
     told = [(e["reason"], e["message"]) for e in api.events]
     assert len(told) == len(set(told))
     assert "RevisionCreated" in {reason for reason, _ in told}
+
+
+async def test_a_service_that_replaces_another_of_its_name_waits_for_the_garbage_collector(
+    api: FakeApi,
+) -> None:
+    reconciler = make_reconciler(api)
+    await converge(api, reconciler)
+    old = [key for key in api.objects if key[0] != names.KIND]
+    del api.objects[(names.KIND, *KEY)]
+    api.store(make_service(HOST, uid="uid-of-the-successor"))
+    with pytest.raises(ObstacleError, match="deleted service of the same name"):
+        await reconciler.run(KEY)
+    for key in old:
+        del api.objects[key]
+    await converge(api, reconciler)
+    owners = {
+        owner["uid"]
+        for key, obj in api.objects.items()
+        if key[0] != names.KIND
+        for owner in obj["metadata"]["ownerReferences"]
+    }
+    assert owners == {"uid-of-the-successor"}
+    assert len(api.objects) == len(old) + 1
 
 
 async def test_a_service_that_is_gone_needs_no_more_runs() -> None:

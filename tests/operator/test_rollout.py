@@ -154,3 +154,30 @@ def test_a_rollout_ends_and_stays_within_its_bounds(desired: int, surge: int, un
         assert min(planned["old"], old) + new >= bounds.least_ready
         old, new = planned["old"], planned["new"]
     assert (old, new) == (0, desired)
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> tuple[int, RevisionCounts, list[RevisionCounts], RolloutSpec]:
+    def one(name: str) -> RevisionCounts:
+        asked = draw(st.integers(0, 6))
+        return counts(name, asked, ready=draw(st.integers(0, asked)), existing=draw(st.integers(0, 8)))
+
+    others = [one(f"old-{number}") for number in range(draw(st.integers(0, 3)))]
+    rollout = RolloutSpec(
+        max_surge=Portion(amount=draw(st.integers(0, 3))),
+        max_unavailable=Portion(amount=draw(st.integers(0, 3))),
+    )
+    return draw(st.integers(0, 6)), one("new"), others, rollout
+
+
+@given(worlds())
+def test_gives_replicas_to_at_most_two_revisions_and_never_too_many(
+    world: tuple[int, RevisionCounts, list[RevisionCounts], RolloutSpec],
+) -> None:
+    desired, target, others, rollout = world
+    planned = split_replicas(desired, target, others, rollout)
+    assert set(planned) == {target.revision, *(other.revision for other in others)}
+    assert sum(count > 0 for count in planned.values()) <= 2
+    assert min(planned.values()) >= 0
+    assert planned["new"] <= desired
+    assert all(planned[other.revision] <= other.asked for other in others)
