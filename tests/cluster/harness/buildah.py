@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from harness.cache import cache_root
 from harness.errors import HarnessError
-from harness.shell import run
+from harness.shell import ENDS_WITH_US, run
 
 if TYPE_CHECKING:
     from harness.oci import OciLayout
 
 # The storage mounts its layers; in a mount namespace of its own nothing of it stays on the host.
 _MANY_IMAGES = 300
-_JAIL = ("unshare", "--mount", "--propagation", "private")
+_JAIL = (*ENDS_WITH_US, "unshare", "--mount", "--propagation", "private")
 
 
 def buildah(*arguments: object) -> str:

@@ -18,7 +18,7 @@ from harness.configs import PAUSE_IMAGE
 from harness.layout import MAX_INDEX, Layout
 from harness.oci import OciLayout, StoredImage
 from harness.processes import supervisor_pid
-from harness.shell import step
+from harness.shell import ENDS_WITH_US, step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,15 +54,27 @@ def load(socket: Path, image: StoredImage) -> None:
         containerd.load(socket, image)
 
 
+def ensure_unpacked(binaries: Binaries, images: tuple[StoredImage, ...]) -> None:
+    """Unpack what is not in the store yet: the pause image and the images asked for."""
+    with locked("images"):
+        _ensure_unpacked(binaries, images)
+
+
 def seed(root: Path, binaries: Binaries, images: tuple[StoredImage, ...]) -> None:
     """Fill a new cluster's containerd folder with the pause image and the images asked for."""
-    wanted = (pause_image(binaries), *images)
-    store = cache_root() / "images"
     with locked("images"):
-        missing = _missing(store, wanted)
-        if missing:
-            _import(store, missing)
-        _clone(store, root)
+        _ensure_unpacked(binaries, images)
+        _clone(_store(), root)
+
+
+def _store() -> Path:
+    return cache_root() / "images"
+
+
+def _ensure_unpacked(binaries: Binaries, images: tuple[StoredImage, ...]) -> None:
+    missing = _missing(_store(), (pause_image(binaries), *images))
+    if missing:
+        _import(_store(), missing)
 
 
 def _marker(store: Path, image: StoredImage) -> Path:
@@ -129,7 +141,8 @@ def _bare_containerd(store: Path) -> Iterator[Path]:
         f'disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.internal.v1.opt"]\n'
         f'[grpc]\n  address = "{socket}"\n'
     )
-    jail = ("unshare", "--mount", "--pid", "--fork", "--kill-child=SIGKILL", "--mount-proc")
+    namespaces = ("unshare", "--mount", "--pid", "--fork", "--kill-child=SIGKILL", "--mount-proc")
+    jail = (*ENDS_WITH_US, *namespaces)
     script = f"mount -t tmpfs tmpfs /run && exec containerd -c {config}"
     with (store / "containerd.log").open("ab") as log:
         process = subprocess.Popen(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 from harness import cluster as clusters
-from harness import containerd
+from harness import containerd, imagestore
 from harness.cache import cache_root
 from harness.errors import HarnessError, UnavailableError
 from harness.images import TARGETS, ensure_images
@@ -75,9 +75,13 @@ def prepare(images: Iterable[str], *, has_node: bool) -> tuple[StoredImage, ...]
     """Install and build all that takes long, before any test's clock runs."""
     if existing_kubeconfig() is not None:
         return ()
-    clusters.prepare(has_node=has_node)
+    binaries = clusters.prepare(has_node=has_node)
     remove_abandoned()
-    return ensure_images(images)
+    if not has_node:
+        return ()
+    built = ensure_images(images)
+    imagestore.ensure_unpacked(binaries, built)
+    return built
 
 
 @contextmanager

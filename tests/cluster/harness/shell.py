@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 _TAIL_CHARS = 4000
+# Before a command: it is killed when the process that started it ends, however that happens.
+ENDS_WITH_US = ("setpriv", "--pdeathsig", "KILL")
 
 
 class CommandError(HarnessError):
