@@ -29,10 +29,14 @@ class Namespace:
     cluster: TestCluster
     name: str
 
-    def apply(self, service: Object) -> str:
-        """Apply a service and return its name."""
+    def apply_sim(self, name: str, image: str, **fields: Any) -> None:
+        """Apply a service on the fake model, reached under `self.host(name)`."""
+        service = make_sim(name, image, self.host(name), **fields)
         self.cluster.kubectl("apply", "-n", self.name, "-f", "-", stdin=json.dumps(service))
-        return str(service["metadata"]["name"])
+
+    def host(self, name: str) -> str:
+        """Return a host name that no service of another namespace has, one still going away included."""
+        return f"{name}.{self.name}.test"
 
     def wait_ready(self, name: str, *, timeout_seconds: int = 90) -> None:
         """Wait until a service is Ready."""
@@ -78,14 +82,14 @@ class Namespace:
         )
 
 
-def make_sim(name: str, image: str, *, uri: str = "sim://demo?step_ms=5", **spec: Any) -> Object:
-    """Return a service on the fake model, reached by the host NAME.test."""
+def make_sim(name: str, image: str, host: str, *, uri: str = "sim://demo?step_ms=5", **spec: Any) -> Object:
+    """Return a service on the fake model, reached by a host name."""
     body: Object = {
         "model": {"uri": uri},
         "engine": {"image": image},
         "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
         "replicas": 1,
-        "routing": {"ingress": {"className": "nginx", "host": f"{name}.test"}},
+        "routing": {"ingress": {"className": "nginx", "host": host}},
         "drain": {"timeout": "5s"},
     }
     return {

@@ -18,7 +18,7 @@ AUTO = {"mode": "Auto", "minReplicas": 1, "maxReplicas": 3}
 
 def make_spec(**changes: Any) -> Object:
     """Return a good service with fields replaced; None removes one."""
-    service = make_sim("candidate", "localhost/engine:test")
+    service = make_sim("candidate", "localhost/engine:test", "candidate.test")
     service["spec"] = {name: v for name, v in {**service["spec"], **changes}.items() if v is not None}
     return service
 

@@ -12,7 +12,7 @@ import openai
 import pytest
 from harness.kubectl import wait_until
 
-from e2e_support import Namespace, Object, make_sim, wait_routed
+from e2e_support import Namespace, Object, wait_routed
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -49,10 +49,10 @@ def kill_core(space: Namespace, pod: str) -> datetime:
 async def test_a_killed_core_ends_streams_with_an_error_and_the_kubelet_heals_the_pod(
     space: Namespace, sim_engine: str
 ) -> None:
-    space.apply(make_sim("crash", sim_engine, uri="sim://crash?step_ms=20"))
+    space.apply_sim("crash", sim_engine, uri="sim://crash?step_ms=20")
     space.wait_ready("crash")
     pod = space.pods("crash")[0]["metadata"]["name"]
-    async with space.client("crash.test") as client:
+    async with space.client(space.host("crash")) as client:
         await wait_routed(client)
         begun = asyncio.Event()
         reading = asyncio.create_task(read_stream(client, begun))
@@ -79,7 +79,7 @@ async def test_a_killed_core_ends_streams_with_an_error_and_the_kubelet_heals_th
 def test_a_model_that_cannot_be_loaded_shows_in_the_status_with_the_reason(
     space: Namespace, sim_engine: str
 ) -> None:
-    space.apply(make_sim("broken", sim_engine, uri="sim://broken?fail=load:The%20weights%20are%20cut%20off"))
+    space.apply_sim("broken", sim_engine, uri="sim://broken?fail=load:The%20weights%20are%20cut%20off")
 
     def failure() -> Object | None:
         found: Object | None = space.service("broken").get("status", {}).get("model", {}).get("lastFailure")
@@ -101,7 +101,7 @@ def test_a_model_that_cannot_be_loaded_shows_in_the_status_with_the_reason(
 async def test_sixteen_streams_at_once_are_complete_and_each_as_if_alone(
     space: Namespace, sim_engine: str
 ) -> None:
-    space.apply(make_sim("many", sim_engine, replicas=2))
+    space.apply_sim("many", sim_engine, replicas=2)
     space.wait_ready("many")
 
     async def answer(client: AsyncOpenAI, number: int) -> str:
@@ -114,7 +114,7 @@ async def test_sixteen_streams_at_once_are_complete_and_each_as_if_alone(
         )
         return "".join([chunk.choices[0].text async for chunk in stream])
 
-    async with space.client("many.test") as client:
+    async with space.client(space.host("many")) as client:
         await wait_routed(client)
         together = await asyncio.gather(*(answer(client, number) for number in range(16)))
         alone = [await answer(client, number) for number in (0, 7, 15)]
@@ -125,7 +125,7 @@ async def test_sixteen_streams_at_once_are_complete_and_each_as_if_alone(
 
 def test_a_gpu_request_is_scheduled_where_the_node_has_one(space: Namespace, sim_engine: str) -> None:
     resources = {"requests": {"memory": "128Mi"}, "limits": {"memory": "512Mi", "nvidia.com/gpu": 1}}
-    space.apply(make_sim("gpu", sim_engine, resources=resources))
+    space.apply_sim("gpu", sim_engine, resources=resources)
     space.wait_ready("gpu")
     pod = space.pods("gpu")[0]
     assert pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
@@ -134,7 +134,7 @@ def test_a_gpu_request_is_scheduled_where_the_node_has_one(space: Namespace, sim
 
 def test_a_gpu_that_no_node_has_left_is_named_in_the_status(space: Namespace, sim_engine: str) -> None:
     resources = {"requests": {"memory": "128Mi"}, "limits": {"memory": "512Mi", "nvidia.com/gpu": 64}}
-    space.apply(make_sim("huge", sim_engine, resources=resources))
+    space.apply_sim("huge", sim_engine, resources=resources)
 
     def unschedulable() -> bool:
         return "nvidia.com/gpu" in space.condition("huge", "Ready").get("message", "")
@@ -146,7 +146,7 @@ def test_a_gpu_that_no_node_has_left_is_named_in_the_status(space: Namespace, si
 def test_an_engine_runs_where_only_restricted_pods_may(space: Namespace, sim_engine: str) -> None:
     label = "pod-security.kubernetes.io/enforce=restricted"
     space.cluster.kubectl("label", "namespace", space.name, label)
-    space.apply(make_sim("strict", sim_engine))
+    space.apply_sim("strict", sim_engine)
     space.wait_ready("strict")
     container = space.pods("strict")[0]["spec"]["containers"][0]
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
@@ -155,7 +155,7 @@ def test_an_engine_runs_where_only_restricted_pods_may(space: Namespace, sim_eng
 async def test_bad_requests_get_the_official_errors_and_the_engine_goes_on(
     space: Namespace, sim_engine: str
 ) -> None:
-    space.apply(make_sim("limits", sim_engine, uri="sim://limits?max_model_len=256&num_blocks=64"))
+    space.apply_sim("limits", sim_engine, uri="sim://limits?max_model_len=256&num_blocks=64")
     space.wait_ready("limits")
     good = {"model": "limits", "prompt": "hello", "max_tokens": 4}
     bad: list[tuple[int, bytes]] = [
@@ -164,10 +164,10 @@ async def test_bad_requests_get_the_official_errors_and_the_engine_goes_on(
         (400, json.dumps({**good, "max_tokens": -1}).encode()),
         (400, json.dumps({**good, "prompt": [5] * 300}).encode()),
     ]
-    async with space.client("limits.test") as client:
+    async with space.client(space.host("limits")) as client:
         await wait_routed(client)
         url = f"{client.base_url}completions"
-        headers = {"Host": "limits.test", "Content-Type": "application/json"}
+        headers = {"Host": space.host("limits"), "Content-Type": "application/json"}
         async with aiohttp.ClientSession(headers=headers) as http:
             for status, body in bad:
                 async with http.post(url, data=body) as answer:

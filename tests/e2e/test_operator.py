@@ -9,7 +9,7 @@ import pytest
 from harness.kubectl import wait_until
 from harness.session import RELEASE_NAMESPACE
 
-from e2e_support import Namespace, make_sim
+from e2e_support import Namespace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,7 +60,7 @@ def test_an_operator_killed_in_mid_reconcile_is_finished_by_the_next(
         "spec": {"hard": {"services": "0"}},
     }
     space.cluster.kubectl("apply", "-n", space.name, "-f", "-", stdin=json.dumps(quota))
-    space.apply(make_sim("half", sim_engine))
+    space.apply_sim("half", sim_engine)
     wait_until("the Deployment", lambda: [x for x in space.owned() if x.startswith("deployment")])
     assert not [x for x in space.owned() if x.startswith("service/")]
     before = leader(space)
@@ -89,7 +89,7 @@ def test_of_two_operators_one_acts_and_the_other_takes_over(
     space = two_operators
     acting = leader(space)
     (standby,) = set(operator_pods(space)) - {acting}
-    space.apply(make_sim("one", sim_engine))
+    space.apply_sim("one", sim_engine)
     space.wait_ready("one")
     applied = f"of {space.name}/one"
     assert applied in log_of(space, acting)
@@ -103,7 +103,7 @@ def test_of_two_operators_one_acts_and_the_other_takes_over(
 
 
 def test_deleting_a_service_removes_all_its_children(space: Namespace, sim_engine: str) -> None:
-    space.apply(make_sim("gone", sim_engine))
+    space.apply_sim("gone", sim_engine)
     space.wait_ready("gone")
     assert {"service/gone", "secret/gone-admin-token"} <= set(space.owned())
     space.cluster.kubectl("delete", "-n", space.name, "infsvc/gone")
@@ -111,7 +111,7 @@ def test_deleting_a_service_removes_all_its_children(space: Namespace, sim_engin
 
 
 def test_a_child_removed_by_hand_comes_back(space: Namespace, sim_engine: str) -> None:
-    space.apply(make_sim("heal", sim_engine))
+    space.apply_sim("heal", sim_engine)
     space.wait_ready("heal")
     uid = space.cluster.kubectl.get("service", "-n", space.name, "heal")["metadata"]["uid"]
     space.cluster.kubectl("delete", "-n", space.name, "service/heal")
