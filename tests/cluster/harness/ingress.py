@@ -41,6 +41,7 @@ fastcgi_temp_path {folder}/fastcgi;
 uwsgi_temp_path {folder}/uwsgi;
 scgi_temp_path {folder}/scgi;
 client_max_body_size 64m;
+server_names_hash_bucket_size 512;
 proxy_http_version 1.1;
 proxy_buffering off;
 proxy_read_timeout 3600s;
