@@ -156,6 +156,39 @@ def test_the_last_in_order_is_preempted_when_blocks_run_out_and_gets_the_same_to
         assert harness.tokens(request.request_id) == alone(request.prompt_token_ids, 24)
 
 
+def test_a_request_preempted_twice_is_never_a_victim_again() -> None:
+    harness = make_harness(num_blocks=28, max_num_batched_tokens=256)
+    for name, max_tokens in {"a": 82, "b": 18, "c": 42, "d": 25, "e": 73}.items():
+        harness.add(make_request(name, prompt_len=8, max_tokens=max_tokens))
+    requests = dict(harness.scheduler._requests)
+    harness.run()
+    assert requests["e"].num_preemptions == 2
+    assert requests["a"].num_preemptions == 1
+
+
+def test_the_last_prompt_makes_room_when_no_prompt_can_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = make_harness(max_num_batched_tokens=8, num_blocks=32)
+    harness.add(make_request("a", prompt_len=20, max_tokens=2))
+    harness.step()
+    scheduler = harness.scheduler
+    room_for = scheduler._kv.room_for
+
+    def no_room_beside_others(row: int) -> int:
+        return 0 if scheduler.stats().num_running > 1 else room_for(row)
+
+    harness.step()
+    harness.add(make_request("b", prompt_len=20, max_tokens=2))
+    harness.step()
+    assert scheduler.stats().num_running == 2
+    monkeypatch.setattr(scheduler._rows, "decoding", lambda: scheduler._rows.running()[:0])
+    monkeypatch.setattr(scheduler._kv, "room_for", no_room_beside_others)
+    harness.step()
+    assert scheduler.stats().num_preemptions == 1
+    monkeypatch.undo()
+    harness.run()
+    assert len(harness.tokens("a")) == len(harness.tokens("b")) == 2
+
+
 def test_admission_closes_after_a_preemption_and_opens_again() -> None:
     harness = make_harness(num_blocks=12, max_num_batched_tokens=64)
     for name in "abc":
@@ -228,10 +261,10 @@ request_sizes = st.tuples(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     sizes=st.lists(request_sizes, min_size=1, max_size=12),
-    depth=st.integers(1, 2),
+    depth=st.integers(1, 3),
     num_blocks=st.integers(4, 40),
     budget=st.integers(1, 40),
     max_num_seqs=st.integers(1, 6),

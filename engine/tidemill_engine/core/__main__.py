@@ -20,9 +20,11 @@ from tidemill_engine.messages import ApiFrame
 
 EXIT_USAGE = 2
 OPENMP_SPIN_COUNT = "10000"
-"""How often an idle OpenMP thread looks for work before it sleeps: some 0.2 ms, longer than the gap between two
-operators of one step. libgomp's own default spins so long that beside other busy processes a prompt took three to five
-times as long. Read once by libgomp, when torch loads it."""
+"""How often an idle OpenMP thread looks for work before it sleeps: some 0.2 ms, more than between operators.
+
+libgomp's own default spins so long that beside other busy processes a prompt took three to five times as
+long. Read once by libgomp, when torch loads it.
+"""
 
 
 def main() -> None:
