@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 from tidemill_engine.api.config import AdminConfig, DrainConfig, HttpConfig, ServeConfig
+from tidemill_engine.api.generation_config import sampling_defaults
+from tidemill_engine.api.protocol import SamplingDefaults
 from tidemill_engine.api.serve import Listening, serve
 from tidemill_engine.api.termination import (
     EXIT_USAGE,
@@ -55,6 +57,12 @@ def _add_http_flags(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--strict-max-tokens", action="store_true", help="refuse a max_tokens that does not fit, not clamp it"
+    )
+    group.add_argument(
+        "--generation-config",
+        choices=("auto", "none"),
+        default="auto",
+        help="auto: where a request is silent, sample as the model's makers recommend; none: as OpenAI does",
     )
     group.add_argument("--drain-grace", type=float, default=5.0, help="seconds to accept while draining")
     group.add_argument("--drain-timeout", type=float, default=300.0, help="seconds for streams to finish")
@@ -108,6 +116,9 @@ def make_config(arguments: argparse.Namespace, api_key: str | None) -> ServeConf
         drain=DrainConfig(grace_seconds=arguments.drain_grace, timeout_seconds=arguments.drain_timeout),
         max_queued_requests=arguments.max_queued_requests,
         is_strict_max_tokens=arguments.strict_max_tokens,
+        sampling_defaults=sampling_defaults(model)
+        if arguments.generation_config == "auto"
+        else SamplingDefaults(),
         termination_log=arguments.termination_log or default_termination_log(),
         niceness=NICENESS,
     )

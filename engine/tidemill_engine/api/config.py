@@ -9,6 +9,7 @@ import ipaddress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tidemill_engine.api.protocol import SamplingDefaults
 from tidemill_engine.config import CoreConfig
 from tidemill_engine.errors import InvalidConfig
 
@@ -86,6 +87,7 @@ class ServeConfig:
     drain: DrainConfig = field(default_factory=DrainConfig)
     max_queued_requests: int = 1024
     is_strict_max_tokens: bool = False
+    sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
     termination_log: Path | None = None
     niceness: int = 0
     """How much lower than the core's this process's priority is."""

@@ -113,6 +113,7 @@ class ApiContext:
             vocab_size=ready.vocab_size,
             max_sequences=max(max_queued, 1),
             is_strict=self.config.is_strict_max_tokens,
+            defaults=self.config.sampling_defaults,
         )
         generator = Generator(
             self.client,

@@ -7,7 +7,12 @@ not ignored; unknown fields that ask for nothing we know are ignored.
 from tidemill_engine.api.protocol.chat import ChatMessage, ChatRequest, parse_chat
 from tidemill_engine.api.protocol.completion import CompletionRequest, Prompt, parse_completion
 from tidemill_engine.api.protocol.fields import decode_body
-from tidemill_engine.api.protocol.options import GenerationOptions, ModelLimits, fit_to_context
+from tidemill_engine.api.protocol.options import (
+    GenerationOptions,
+    ModelLimits,
+    SamplingDefaults,
+    fit_to_context,
+)
 
 __all__ = [
     "ChatMessage",
@@ -16,6 +21,7 @@ __all__ = [
     "GenerationOptions",
     "ModelLimits",
     "Prompt",
+    "SamplingDefaults",
     "decode_body",
     "fit_to_context",
     "parse_chat",

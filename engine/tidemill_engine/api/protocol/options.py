@@ -26,8 +26,19 @@ MAX_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
+class SamplingDefaults:
+    """What holds where a request is silent: OpenAI's defaults, or what the model's makers recommend."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelLimits:
-    """What the loaded model allows, as far as a request body can break it."""
+    """What the loaded model allows, as far as a request body can break it, and its sampling defaults."""
 
     max_model_len: int
     vocab_size: int
@@ -35,6 +46,7 @@ class ModelLimits:
     """Prompts times n in one HTTP request."""
     is_strict: bool = False
     """Refuse a max_tokens that does not fit behind the prompt instead of taking it as a cap."""
+    defaults: SamplingDefaults = SamplingDefaults()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,16 +142,20 @@ def _parse_sampling(
     min_tokens = fields.integer("min_tokens", 0, limits.max_model_len) or 0
     if max_tokens is not None and min_tokens > max_tokens:
         raise fields.refuse("min_tokens", f"must be at most max_tokens ({max_tokens})")
-    top_k = fields.integer("top_k", -1, MAX_MAX_TOKENS) or 0
+    defaults = limits.defaults
+    top_k = fields.integer("top_k", -1, MAX_MAX_TOKENS)
+    top_k = defaults.top_k if top_k is None else top_k
     return SamplingParams(
         max_tokens=max_tokens or default_max_tokens,
-        temperature=fields.number("temperature", Range(low=0, high=2), default=1.0),
-        top_p=fields.number("top_p", Range(low=0, high=1, above=True), default=1.0),
+        temperature=fields.number("temperature", Range(low=0, high=2), default=defaults.temperature),
+        top_p=fields.number("top_p", Range(low=0, high=1, above=True), default=defaults.top_p),
         top_k=0 if top_k < 0 else min(top_k, limits.vocab_size),
-        min_p=fields.number("min_p", Range(low=0, high=1), default=0.0),
+        min_p=fields.number("min_p", Range(low=0, high=1), default=defaults.min_p),
         presence_penalty=fields.number("presence_penalty", Range(low=-2, high=2), default=0.0),
         frequency_penalty=fields.number("frequency_penalty", Range(low=-2, high=2), default=0.0),
-        repetition_penalty=fields.number("repetition_penalty", Range(low=0, high=2, above=True), default=1.0),
+        repetition_penalty=fields.number(
+            "repetition_penalty", Range(low=0, high=2, above=True), default=defaults.repetition_penalty
+        ),
         logit_bias=_parse_logit_bias(fields, limits),
         seed=fields.integer("seed", -MAX_SEED - 1, MAX_SEED),
         min_tokens=min_tokens,
