@@ -11,6 +11,8 @@ import torch
 from engine_builders import Harness, make_request, make_scheduler
 from tidemill_engine.config import CacheConfig, CoreConfig, ModelConfig, SchedulerConfig
 from tidemill_engine.errors import ModelLoadError
+from tidemill_engine.models.llama import lazy_zeros
+from tidemill_engine.runner import machine
 from tidemill_engine.runner.load import load_runner
 from tidemill_engine.runner.torch_cpu import TorchCpuRunner
 
@@ -183,6 +185,14 @@ def test_a_model_that_is_not_computed_right_is_refused_by_name(
         load(tmp_path)
     assert message in caught.value.message
     assert caught.value.reason == "UnsupportedModel"
+
+
+def test_the_cache_takes_no_memory_before_it_is_written() -> None:
+    before = machine.used_memory_bytes()
+    zeros = lazy_zeros((1 << 14, 1 << 14), torch.bfloat16)
+    assert machine.used_memory_bytes() - before < zeros.nbytes // 10
+    zeros[5, 7] = 1.0
+    assert float(zeros[5].sum()) == 1.0
 
 
 def test_a_sliding_window_bounds_the_context(tmp_path: Path) -> None:

@@ -189,6 +189,18 @@ def test_the_last_prompt_makes_room_when_no_prompt_can_go_on(monkeypatch: pytest
     assert len(harness.tokens("a")) == len(harness.tokens("b")) == 2
 
 
+def test_waiting_for_blocks_to_retire_preempts_nobody_more() -> None:
+    counts = []
+    for depth in (1, 2, 3):
+        harness = make_harness(depth=depth, num_blocks=24, max_num_batched_tokens=64)
+        for name in "abcdef":
+            harness.add(make_request(name, prompt_len=8, max_tokens=24))
+        harness.run()
+        counts.append(harness.scheduler.stats().num_preemptions)
+    assert counts[0] > 0
+    assert counts == [counts[0]] * 3
+
+
 def test_admission_closes_after_a_preemption_and_opens_again() -> None:
     harness = make_harness(num_blocks=12, max_num_batched_tokens=64)
     for name in "abc":

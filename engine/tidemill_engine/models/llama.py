@@ -6,6 +6,8 @@ attention plan come in, hidden states go out.
 
 from __future__ import annotations
 
+import math
+import mmap
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -49,9 +51,16 @@ class KVCache:
         shape = (num_blocks, block_size, config.num_kv_heads, config.head_dim)
         layers = range(config.num_layers)
         return KVCache(
-            keys=tuple(torch.zeros(shape, dtype=dtype) for _ in layers),
-            values=tuple(torch.zeros(shape, dtype=dtype) for _ in layers),
+            keys=tuple(lazy_zeros(shape, dtype) for _ in layers),
+            values=tuple(lazy_zeros(shape, dtype) for _ in layers),
         )
+
+
+def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Return zeros that take no memory until they are written; `torch.zeros` writes them all at once."""
+    num_bytes = math.prod(shape) * dtype.itemsize
+    memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)
 
 
 @dataclass(frozen=True, kw_only=True)
