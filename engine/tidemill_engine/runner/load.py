@@ -5,6 +5,8 @@ Knows which scheme needs which runner. Every failure comes out as a `ModelLoadEr
 
 from __future__ import annotations
 
+import errno
+import logging
 from typing import TYPE_CHECKING
 
 from tidemill_engine.errors import EngineError, ModelLoadError
@@ -14,6 +16,8 @@ from tidemill_engine.runner.sim import load_sim_runner
 if TYPE_CHECKING:
     from tidemill_engine.config import CoreConfig
     from tidemill_engine.runner.base import ModelRunner, ReportProgress
+
+logger = logging.getLogger(__name__)
 
 
 def load_runner(config: CoreConfig, report: ReportProgress) -> ModelRunner:
@@ -29,14 +33,24 @@ def load_runner(config: CoreConfig, report: ReportProgress) -> ModelRunner:
         raise
     except EngineError as error:
         raise ModelLoadError(error.message, reason="InvalidConfig") from error
-    except MemoryError as error:
-        raise ModelLoadError(
-            "the model does not fit into this machine's memory", reason="OutOfMemory"
-        ) from error
     except ModuleNotFoundError as error:
         raise ModelLoadError(
             f"{config.model.uri} needs the Python package {error.name}, which is not installed here",
             reason="ModelLoadFailed",
         ) from error
     except Exception as error:
+        if is_out_of_memory(error):
+            raise ModelLoadError(
+                "the model and its KV cache do not fit into this machine's memory", reason="OutOfMemory"
+            ) from error
+        logger.exception("loading %s failed", config.model.uri)
         raise ModelLoadError(f"{config.model.uri} can't be loaded: {error}") from error
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Say whether memory was refused: by Python, by the system, or by torch, which says so in words only."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    )

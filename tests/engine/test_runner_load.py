@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tidemill_engine.config import CacheConfig, CoreConfig, ModelConfig
+from tidemill_engine.errors import ModelLoadError
+from tidemill_engine.runner.load import load_runner
+
+
+def failure(uri: str, **cache: int) -> ModelLoadError:
+    config = CoreConfig(model=ModelConfig(uri=uri), cache=CacheConfig(**cache))
+    with pytest.raises(ModelLoadError) as caught:
+        load_runner(config, lambda _read, _total: None)
+    return caught.value
+
+
+def test_an_unknown_scheme_is_a_configuration_error() -> None:
+    error = failure("ftp://x")
+    assert error.reason == "InvalidConfig"
+    assert "builtin://" in error.message
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    error = failure(f"file://{tmp_path}/none.gguf")
+    assert error.reason == "ModelNotFound"
+    assert "none.gguf" in error.message
+
+
+def test_a_file_that_is_no_model_says_so(tmp_path: Path) -> None:
+    (tmp_path / "junk.gguf").write_bytes(b"this is no model at all, whatever its name says")
+    error = failure(f"file://{tmp_path}/junk.gguf")
+    assert error.reason == "ModelLoadFailed"
+    assert "junk.gguf" in error.message
+
+
+def test_without_torch_a_real_model_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "tidemill_engine.runner.torch_cpu", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    error = failure("builtin://smollm2-135m")
+    assert "torch" in error.message
+    assert "not installed" in error.message
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        MemoryError(),
+        OSError(12, "Cannot allocate memory"),
+        RuntimeError(
+            "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
+        ),
+    ],
+    ids=str,
+)
+def test_memory_that_is_refused_is_called_so(refusal: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise refusal
+
+    monkeypatch.setattr("tidemill_engine.runner.load.load_sim_runner", refuse)
+    assert failure("sim://x").reason == "OutOfMemory"
+
+
+def test_any_other_error_keeps_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("the wheel is stuck")
+
+    monkeypatch.setattr("tidemill_engine.runner.load.load_sim_runner", fail)
+    error = failure("sim://x")
+    assert error.reason == "ModelLoadFailed"
+    assert "the wheel is stuck" in error.message
