@@ -13,6 +13,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from tidemill_engine.messages import EngineRequest, FinishReason
+    from tidemill_engine.scheduler.order import Rank
     from tidemill_engine.step import IntArray
 
 
@@ -79,6 +80,14 @@ class Request:
         self.sibling = message.sibling
         self.seed = seed
         self.arrival_time = message.arrival_time
+        self.tenant = message.tenant
+        self.priority = message.priority
+        self.ttft_slo_seconds = message.ttft_slo_seconds
+        self.itl_slo_seconds = message.itl_slo_seconds
+        self.rank: Rank | None = None
+        """Where it stands among those that wait, set by the waiting queue; kept while it runs."""
+        self.tenant_index = -1
+        """Its tenant's place in the fairness counters, from its arrival to its end; set by the queue."""
         self.order = order
         """Place in the queue: constant, kept through preemptions, least first."""
         self.max_total_tokens = min(

@@ -1,0 +1,350 @@
+"""The one queue of waiting requests: who is tried next, under any order, with fair shares for tenants.
+
+Knows ranks, tenants' counters and how often a request was passed by. Does not know blocks, rows or budgets:
+the scheduler tries the candidates in turn and takes those that fit.
+
+- Among the eligible tenants' heads the least rank is next. Others follow when these are exhausted.
+- One eighth of the admitted prompt tokens goes to the oldest request, whatever its rank: nobody starves.
+- A candidate that does not fit may be passed in 64 steps; from then on nobody but it is offered.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from tidemill_engine.scheduler.fairness import TenantCounters
+from tidemill_engine.scheduler.lazy_heap import LazyHeap, Slot, Walk
+from tidemill_engine.scheduler.order import HOPELESS, Estimates, OrderPolicy, Rank, preempted
+
+if TYPE_CHECKING:
+    from tidemill_engine.config import OrderConfig
+    from tidemill_engine.request import Request
+    from tidemill_engine.step import IntArray
+
+logger = logging.getLogger(__name__)
+
+MAX_PASSED_STEPS = 64
+OLDEST_SHARE = 1 / 8
+ELIGIBLE_BUDGETS = 2
+AFFINITY_SLACK = 0.1
+"""Requests of one class and band whose keys differ by less are equals: a cached prefix may decide."""
+AFFINITY_WINDOW = 16
+RECONSIDER_SECONDS = 1.0
+MAX_RECONSIDERED = 64
+
+
+def _no_estimate(_request: Request) -> float:
+    """Predict nothing: for orders that need no prediction, or before a model is there."""
+    return 0.0
+
+
+NO_ESTIMATES = Estimates(prefill_seconds=_no_estimate, total_seconds=_no_estimate)
+
+
+class _Entry:
+    """One stay of a request in the queue."""
+
+    __slots__ = ("is_deferred", "is_waiting", "last_pass", "num_passed", "num_tokens", "rank", "request")
+
+    def __init__(self, request: Request, rank: Rank) -> None:
+        self.request = request
+        self.rank = rank
+        self.num_tokens = request.num_tokens
+        self.is_waiting = True
+        self.is_deferred = False
+        self.num_passed = 0
+        self.last_pass = -1
+
+
+def _has_its_rank(slot: Slot[_Entry]) -> bool:
+    return slot.item.is_waiting and slot.item.rank is slot.key
+
+
+def _waits(slot: Slot[_Entry]) -> bool:
+    return slot.item.is_waiting
+
+
+def _is_on_time(slot: Slot[_Entry]) -> bool:
+    return slot.item.is_waiting and slot.item.rank.band != HOPELESS
+
+
+class WaitingQueue:
+    """Every live request passes through: `push` at its arrival, `remove` at its end, wherever it then is."""
+
+    def __init__(
+        self,
+        config: OrderConfig,
+        *,
+        max_num_batched_tokens: int,
+        estimates: Estimates = NO_ESTIMATES,
+        affinity: Callable[[Request], bool] | None = None,
+    ) -> None:
+        self._policy = OrderPolicy(config, estimates)
+        self._affinity = affinity
+        self._slack = float(ELIGIBLE_BUDGETS * max_num_batched_tokens)
+        self.tenants = TenantCounters(config.tenant_weights)
+        self._entries: dict[str, _Entry] = {}
+        self._live: set[str] = set()
+        self._heaps: dict[int, LazyHeap[_Entry]] = {}
+        self._by_age: LazyHeap[_Entry] = LazyHeap(_waits)
+        self._timers: LazyHeap[_Entry] = LazyHeap(_is_on_time)
+        self._hopeless: deque[_Entry] = deque()
+        self._reconsidered_at = float("-inf")
+        self._num_tokens = 0
+        self._oldest_credit = 0.0
+        self._pass_id = 0
+        self._head: _Entry | None = None
+        self._insistent: _Entry | None = None
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def num_tokens(self) -> int:
+        """Return the tokens of all waiting requests together, as they were when they began to wait."""
+        return self._num_tokens
+
+    @property
+    def num_hopeless(self) -> int:
+        """Return how many waiting requests will miss their deadline whatever is done."""
+        return sum(entry.is_waiting and entry.rank.band == HOPELESS for entry in self._hopeless)
+
+    def push(self, request: Request, now: float) -> None:
+        """Take in a new request, which gets its rank and its tenant's index."""
+        request.rank = self._policy.rank(request)
+        request.tenant_index = self.tenants.enter(request.tenant)
+        self._live.add(request.request_id)
+        self._insert(request, request.rank, is_new=True)
+        self.refresh(now)
+
+    def requeue(self, request: Request, now: float) -> None:
+        """Take back a request that was taken: it keeps its key and goes first in its class."""
+        request.rank = preempted(_rank_of(request))
+        self._insert(request, request.rank, is_new=False)
+        self.refresh(now)
+
+    def remove(self, request: Request) -> None:
+        """Forget a request that has ended, whether it waits or not; a second time does nothing."""
+        if request.request_id not in self._live:
+            return
+        if request.request_id in self._entries:
+            self._stop_waiting(self._entries[request.request_id])
+        self._live.discard(request.request_id)
+        self.tenants.leave(request.tenant_index)
+        if request.tenant_index not in self.tenants.waiting:
+            self._heaps.pop(request.tenant_index, None)
+
+    def take(self, request: Request, now: float, *, num_uncached_tokens: int | None = None) -> None:
+        """Admit a waiting request, and charge its tenant the prompt where it is computed for the first time.
+
+        `num_uncached_tokens` is what remains to be computed of the prompt, all of it by default.
+        """
+        entry = self._entries[request.request_id]
+        count = request.num_tokens if num_uncached_tokens is None else num_uncached_tokens
+        self._note_passing(entry)
+        self._credit(entry, count)
+        self._stop_waiting(entry)
+        if entry.rank.is_fresh:
+            self.tenants.charge(request.tenant_index, num_prompt_tokens=count)
+        self.refresh(now)
+
+    def defer(self, request: Request) -> None:
+        """Note that a candidate is left alone for a reason of its own: those that pass it are not counted."""
+        self._entries[request.request_id].is_deferred = True
+
+    def charge_outputs(self, tenant_indices: IntArray) -> None:
+        """Charge tenants one output token for each entry: `[num_rows]`, with repetition."""
+        self.tenants.charge_outputs(tenant_indices)
+
+    def victim_key(self, request: Request) -> Rank:
+        """Return a running request's place in the order: the greatest is preempted first."""
+        return _rank_of(request)
+
+    def refresh(self, now: float) -> None:
+        """Move those whose time has passed to the hopeless band, and look again at a few of these."""
+        if not self._policy.has_deadlines:
+            return
+        while (slot := self._timers.top()) is not None and slot.key < now:
+            self._timers.pop()
+            entry = slot.item
+            if entry.rank.is_fresh:
+                logger.info("request %s can't meet its SLO any more", entry.request.request_id)
+                self._set_rank(entry, entry.rank._replace(band=HOPELESS))
+                self._note_hopeless(entry)
+        if self._hopeless and now - self._reconsidered_at >= RECONSIDER_SECONDS:
+            self._reconsidered_at = now
+            self._reconsider(now)
+
+    def candidates(self, now: float) -> Iterator[Request]:
+        """Yield waiting requests in the order in which to try them; they wait until they are taken.
+
+        Taking, removing and deferring are allowed meanwhile; a `push` or `requeue` ends the iteration.
+        """
+        self.refresh(now)
+        self._pass_id += 1
+        self._head = None
+        if self._insistent is not None and self._insistent.is_waiting:
+            self._head = self._insistent
+            yield self._insistent.request
+            return
+        self._insistent = None
+        yield from (entry.request for entry in self._offers())
+
+    def _offers(self) -> Iterator[_Entry]:
+        """Yield the oldest where its share is due, then all the others, noting the first that is left."""
+        offered: _Entry | None = None
+        while (oldest := self._due_oldest()) is not None and oldest is not offered:
+            offered = oldest
+            yield from self._offer(oldest)
+        for entry in self._affine(self._ranked()):
+            if entry.is_waiting and entry is not offered:
+                yield from self._offer(entry)
+
+    def _offer(self, entry: _Entry) -> Iterator[_Entry]:
+        """Yield an entry; the first one that is left waiting is the head, which others then pass."""
+        entry.is_deferred = False
+        yield entry
+        if self._head is None and entry.is_waiting and not entry.is_deferred:
+            self._head = entry
+
+    def _ranked(self) -> Iterator[_Entry]:
+        """Yield the eligible tenants' entries by rank, and then the others' in further rounds."""
+        walks = {index: self._heaps[index].walk() for index in self.tenants.waiting}
+        while walks:
+            limit = self.tenants.minimum(walks) + self._slack
+            eligible = {i: walk for i, walk in walks.items() if self.tenants.counter(i) <= limit}
+            for index in eligible:
+                del walks[index]
+            merged = LazyHeap[tuple[int, Walk[_Entry]]](lambda _slot: True)
+            for index, walk in eligible.items():
+                _enter(merged, index, walk)
+            while (best := merged.top()) is not None:
+                merged.pop()
+                index, walk = best.item
+                if self.tenants.counter(index) > limit:
+                    walks[index] = walk  # what was taken meanwhile has used up its share of this round
+                    continue
+                slot = walk.peek()
+                if slot is not None:
+                    walk.advance()
+                    yield slot.item
+                _enter(merged, index, walk)
+
+    def _affine(self, entries: Iterator[_Entry]) -> Iterator[_Entry]:
+        """Reorder equals so that those whose prefix is cached or being computed come first."""
+        if self._affinity is None:
+            yield from entries
+            return
+        window: list[_Entry] = []
+        for entry in entries:
+            if window and (len(window) >= AFFINITY_WINDOW or not _are_equals(window[0].rank, entry.rank)):
+                yield from self._sorted_by_affinity(window)
+                window = []
+            window.append(entry)
+        yield from self._sorted_by_affinity(window)
+
+    def _sorted_by_affinity(self, window: list[_Entry]) -> list[_Entry]:
+        """Return a window with the affine requests first, otherwise as it was."""
+        affinity = self._affinity
+        if affinity is None or len(window) < 2:
+            return window
+        return sorted(window, key=lambda entry: not affinity(entry.request))
+
+    def _due_oldest(self) -> _Entry | None:
+        """Return the oldest waiting request if its share of the admitted tokens has gathered."""
+        slot = self._by_age.top()
+        if slot is None:
+            return None
+        entry = slot.item
+        if self._oldest_credit < entry.num_tokens:
+            return None
+        self._oldest_credit = float(entry.num_tokens)
+        return entry
+
+    def _credit(self, entry: _Entry, num_tokens: int) -> None:
+        """Put aside the oldest's share of what is admitted, or take it away if this is the oldest."""
+        slot = self._by_age.top()
+        if slot is not None and slot.item is entry:
+            self._oldest_credit = max(0.0, self._oldest_credit - num_tokens)
+        else:
+            self._oldest_credit += OLDEST_SHARE * max(num_tokens, 1)
+
+    def _note_passing(self, entry: _Entry) -> None:
+        """Count a step in which the head is passed; after too many of them nobody else is offered."""
+        head = self._head
+        if head is None or head is entry or not head.is_waiting or head.last_pass == self._pass_id:
+            return
+        head.last_pass = self._pass_id
+        head.num_passed += 1
+        if head.num_passed >= MAX_PASSED_STEPS:
+            logger.info(
+                "request %s was passed in %d steps: all wait", head.request.request_id, head.num_passed
+            )
+            self._insistent = head
+
+    def _insert(self, request: Request, rank: Rank, *, is_new: bool) -> None:
+        """Make a request wait."""
+        entry = _Entry(request, rank)
+        self._entries[request.request_id] = entry
+        self._num_tokens += entry.num_tokens
+        self.tenants.begin_waiting(request.tenant_index, is_new=is_new)
+        self._set_rank(entry, rank)
+        self._by_age.push((request.arrival_time, request.order), entry)
+
+    def _set_rank(self, entry: _Entry, rank: Rank) -> None:
+        """Put an entry where its rank belongs; where it was before is stale."""
+        entry.rank = rank
+        entry.request.rank = rank
+        index = entry.request.tenant_index
+        if index not in self._heaps:
+            self._heaps[index] = LazyHeap(_has_its_rank)
+        self._heaps[index].push(rank, entry)
+        if self._policy.has_deadlines and rank.is_fresh and rank.band != HOPELESS:
+            self._timers.push(rank.key, entry)
+
+    def _stop_waiting(self, entry: _Entry) -> None:
+        """Stop counting an entry; the heaps drop it when it surfaces."""
+        entry.is_waiting = False
+        del self._entries[entry.request.request_id]
+        self._num_tokens -= entry.num_tokens
+        self.tenants.stop_waiting(entry.request.tenant_index)
+
+    def _note_hopeless(self, entry: _Entry) -> None:
+        """Remember whom to look at again, without those that have left."""
+        self._hopeless.append(entry)
+        if len(self._hopeless) > 2 * len(self._entries) + MAX_RECONSIDERED:
+            self._hopeless = deque(old for old in self._hopeless if old.is_waiting)
+
+    def _reconsider(self, now: float) -> None:
+        """Let those hopeless requests hope again whose prediction has improved, a few at a time."""
+        for _ in range(min(len(self._hopeless), MAX_RECONSIDERED)):
+            entry = self._hopeless.popleft()
+            if not entry.is_waiting or entry.rank.band != HOPELESS:
+                continue
+            rank = self._policy.hopeful_rank(entry.request, entry.rank, now)
+            if rank is None:
+                self._hopeless.append(entry)
+                continue
+            logger.info("request %s may meet its SLO after all", entry.request.request_id)
+            self._set_rank(entry, rank)
+
+
+def _enter(merged: LazyHeap[tuple[int, Walk[_Entry]]], index: int, walk: Walk[_Entry]) -> None:
+    """Put a tenant's next request among the others' heads."""
+    slot = walk.peek()
+    if slot is not None:
+        merged.push(slot.key, (index, walk))
+
+
+def _are_equals(first: Rank, other: Rank) -> bool:
+    """Say whether two ranks are so near that a cached prefix may decide between them."""
+    return first[:3] == other[:3] and other.key - first.key < AFFINITY_SLACK
+
+
+def _rank_of(request: Request) -> Rank:
+    if request.rank is None:
+        raise RuntimeError(f"request {request.request_id} never waited here")
+    return request.rank
