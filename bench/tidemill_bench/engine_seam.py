@@ -1,0 +1,117 @@
+"""Where the benchmarks touch the engine's scheduler: building one, telling it requests, reading its answers.
+
+The only module here that knows how the engine's messages and configuration are shaped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from tidemill_engine.config import SchedulerConfig
+from tidemill_engine.kv import KVCacheManager
+from tidemill_engine.messages import EngineRequest, SamplingParams
+from tidemill_engine.request import RequestLimits
+from tidemill_engine.scheduler import ContinuousScheduler
+
+if TYPE_CHECKING:
+    from tidemill_bench.requests import SimRequest
+    from tidemill_engine.scheduler.base import Scheduler, StepOutputs
+    from tidemill_engine.step import SchedulerOutput
+
+LongArray = npt.NDArray[np.int64]
+VOCAB_SIZE = 49_152
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineSetup:
+    """One engine: scheduler, policy, hard limits and memory."""
+
+    scheduler: str = "continuous"
+    policy: str = "fifo"
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 512
+    num_blocks: int = 6016
+    block_size: int = 32
+    max_model_len: int = 6016
+    has_prefix_cache: bool = True
+
+    @property
+    def name(self) -> str:
+        """Return how reports call it."""
+        return self.scheduler if self.scheduler != "continuous" else f"continuous {self.policy}"
+
+    def but(self, **changes: object) -> EngineSetup:
+        """Return the same with other values."""
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """What one request was told after a step."""
+
+    num_tokens: int
+    is_last: bool = False
+    error: str | None = None
+    queue_seconds: float | None = None
+    num_cached_tokens: int = 0
+
+
+def build_scheduler(setup: EngineSetup) -> Scheduler:
+    """Build the engine's own scheduler around an empty cache."""
+    limits = RequestLimits(
+        vocab_size=VOCAB_SIZE,
+        max_model_len=setup.max_model_len,
+        max_cached_tokens=setup.num_blocks * setup.block_size,
+    )
+    kv = KVCacheManager(
+        num_blocks=setup.num_blocks,
+        block_size=setup.block_size,
+        num_rows=setup.max_num_seqs,
+        max_tokens_per_row=limits.max_sequence_tokens,
+    )
+    config = SchedulerConfig(
+        max_num_seqs=setup.max_num_seqs, max_num_batched_tokens=setup.max_num_batched_tokens
+    )
+    return ContinuousScheduler(config, kv, limits)
+
+
+def to_message(request: SimRequest, index: int) -> EngineRequest:
+    """Return a request as the core gets it; its id is its index."""
+    return EngineRequest(
+        request_id=str(index),
+        handle=index,
+        prompt_token_ids=request.prompt_token_ids(index),
+        sampling=SamplingParams(max_tokens=request.num_output_tokens, temperature=0.0, ignore_eos=True),
+        arrival_time=request.arrival_seconds,
+        tenant=request.tenant,
+        priority=request.priority,
+    )
+
+
+def told(outputs: StepOutputs) -> tuple[LongArray, list[tuple[int, Told]]]:
+    """Split a step's outputs: the requests that got one plain token, and those with more to say."""
+    special = [
+        (
+            int(output.request_id),
+            Told(
+                num_tokens=len(output.token_ids),
+                is_last=output.finish_reason is not None,
+                error=output.error,
+                queue_seconds=output.queue_seconds,
+                num_cached_tokens=output.num_cached_tokens,
+            ),
+        )
+        for output in outputs.special
+    ]
+    return outputs.handles, special
+
+
+def note_step(scheduler: Scheduler, output: SchedulerOutput, seconds: float) -> None:
+    """Tell the scheduler how long a step took, where it wants to know."""
+    observe = getattr(scheduler, "observe_step", None)
+    if observe is not None:
+        observe(output, seconds)

@@ -1,0 +1,142 @@
+"""How long a step takes: a linear model of what is in it, fitted to measurements and kept as JSON.
+
+Knows step contents and seconds. Does not measure, and does not know why a step was chosen.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from tidemill_engine.step import SchedulerOutput
+
+FloatArray = npt.NDArray[np.float64]
+FEATURES = ("step", "token", "decode_context", "chunk_area", "logit_row")
+DEFAULT_CONSTANTS = "step_time_smollm2_cpu.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepContents:
+    """What a step computes: `num_tokens` with padding; the other sums as the model's features name them."""
+
+    num_tokens: int
+    decode_context: float
+    chunk_area: float
+    num_logit_rows: int
+
+    def features(self) -> FloatArray:
+        """Return the features in the order of `FEATURES`."""
+        return np.array(
+            [1.0, self.num_tokens, self.decode_context, self.chunk_area, self.num_logit_rows],
+            dtype=np.float64,
+        )
+
+
+def step_contents(output: SchedulerOutput, *, with_padding: bool = True) -> StepContents:
+    """Return what a step computes; padding, if it counts, costs as much as tokens do."""
+    counts = output.num_scheduled_tokens.astype(np.float64)
+    starts = output.start_pos.astype(np.float64)
+    is_decode = counts == 1
+    chunks, chunk_starts = counts[~is_decode], starts[~is_decode]
+    return StepContents(
+        num_tokens=int(counts.sum()) + (num_padding_tokens(output) if with_padding else 0),
+        decode_context=float((starts[is_decode] + 1).sum()),
+        chunk_area=float((chunks * (chunk_starts + chunks / 2)).sum()),
+        num_logit_rows=len(output.logit_rows),
+    )
+
+
+def num_padding_tokens(output: SchedulerOutput) -> int:
+    """Return the tokens that a step computes for nobody."""
+    return int(getattr(output, "num_padding_tokens", 0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTime:
+    """Seconds of a step = the sum of coefficients (seconds, in the order of `FEATURES`) times features."""
+
+    coefficients: tuple[float, ...]
+    relative_error: float = 0.0
+    """Median of |predicted - measured| / measured over the measured steps."""
+    provenance: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(self.coefficients) != len(FEATURES):
+            raise ValueError(f"coefficients must be {len(FEATURES)} numbers, not {len(self.coefficients)}")
+        if min(self.coefficients) < 0 or max(self.coefficients) <= 0:
+            raise ValueError(f"coefficients must be at least 0 and not all 0, not {self.coefficients}")
+
+    def seconds(self, contents: StepContents) -> float:
+        """Return how long a step with these contents takes."""
+        return float(contents.features() @ np.asarray(self.coefficients))
+
+    def to_json(self) -> str:
+        """Return the text of a constants file."""
+        plain = asdict(self) | {"coefficients": dict(zip(FEATURES, self.coefficients, strict=True))}
+        return json.dumps(plain, indent=2)
+
+    @staticmethod
+    def from_json(text: str) -> StepTime:
+        """Read a constants file; raises ValueError where it is none."""
+        try:
+            plain = json.loads(text)
+            coefficients = tuple(float(plain["coefficients"][name]) for name in FEATURES)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not a file of step-time constants: {error!r}") from error
+        return StepTime(
+            coefficients=coefficients,
+            relative_error=float(plain.get("relative_error", 0.0)),
+            provenance=dict(plain.get("provenance", {})),
+        )
+
+
+def load_step_time(path: Path | None = None) -> StepTime:
+    """Read the constants in `path`, or those that come with this package."""
+    if path is not None:
+        return StepTime.from_json(path.read_text(encoding="utf-8"))
+    shipped = resources.files("tidemill_bench") / "data" / DEFAULT_CONSTANTS
+    return StepTime.from_json(shipped.read_text(encoding="utf-8"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """One kind of step and the median seconds that it took."""
+
+    contents: StepContents
+    seconds: float
+
+
+def fit(measurements: Sequence[Measurement], provenance: dict[str, str] | None = None) -> StepTime:
+    """Fit non-negative coefficients with the least squared relative error.
+
+    Five features: every subset is solved and the best that is non-negative taken, which is exact.
+    """
+    if len(measurements) < len(FEATURES):
+        raise ValueError(f"{len(measurements)} measurements can't fit {len(FEATURES)} coefficients")
+    seconds = np.array([m.seconds for m in measurements])
+    features = np.array([m.contents.features() for m in measurements])
+    weighted = features / seconds[:, None]
+    best, best_error = np.zeros(len(FEATURES)), float("inf")
+    for size in range(1, len(FEATURES) + 1):
+        for chosen in itertools.combinations(range(len(FEATURES)), size):
+            columns = list(chosen)
+            solved, *_ = np.linalg.lstsq(weighted[:, columns], np.ones(len(seconds)), rcond=None)
+            error = float(((weighted[:, columns] @ solved - 1.0) ** 2).sum())
+            if solved.min() >= 0 and error < best_error:
+                best, best_error = np.zeros(len(FEATURES)), error
+                best[columns] = solved
+    relative = np.abs(features @ best - seconds) / seconds
+    return StepTime(
+        coefficients=tuple(float(c) for c in best),
+        relative_error=float(np.median(relative)),
+        provenance=provenance or {},
+    )
