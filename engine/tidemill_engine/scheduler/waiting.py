@@ -15,9 +15,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from tidemill_engine.scheduler.entry import Entry, has_its_rank, is_on_time
 from tidemill_engine.scheduler.fairness import TenantCounters
-from tidemill_engine.scheduler.lazy_heap import LazyHeap, Slot, Walk
+from tidemill_engine.scheduler.lazy_heap import LazyHeap, Walk
 from tidemill_engine.scheduler.order import HOPELESS, Estimates, OrderPolicy, Rank, preempted
+from tidemill_engine.scheduler.patience import OldestShare, Passing
 
 if TYPE_CHECKING:
     from tidemill_engine.config import OrderConfig
@@ -26,8 +28,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MAX_PASSED_STEPS = 64
-OLDEST_SHARE = 1 / 8
 ELIGIBLE_BUDGETS = 2
 AFFINITY_SLACK = 0.1
 """Requests of one class and band whose keys differ by less are equals: a cached prefix may decide."""
@@ -42,33 +42,6 @@ def _no_estimate(_request: Request) -> float:
 
 
 NO_ESTIMATES = Estimates(prefill_seconds=_no_estimate, total_seconds=_no_estimate)
-
-
-class _Entry:
-    """One stay of a request in the queue."""
-
-    __slots__ = ("is_deferred", "is_waiting", "last_pass", "num_passed", "num_tokens", "rank", "request")
-
-    def __init__(self, request: Request, rank: Rank) -> None:
-        self.request = request
-        self.rank = rank
-        self.num_tokens = request.num_tokens
-        self.is_waiting = True
-        self.is_deferred = False
-        self.num_passed = 0
-        self.last_pass = -1
-
-
-def _has_its_rank(slot: Slot[_Entry]) -> bool:
-    return slot.item.is_waiting and slot.item.rank is slot.key
-
-
-def _waits(slot: Slot[_Entry]) -> bool:
-    return slot.item.is_waiting
-
-
-def _is_on_time(slot: Slot[_Entry]) -> bool:
-    return slot.item.is_waiting and slot.item.rank.band != HOPELESS
 
 
 class WaitingQueue:
@@ -86,18 +59,15 @@ class WaitingQueue:
         self._affinity = affinity
         self._slack = float(ELIGIBLE_BUDGETS * max_num_batched_tokens)
         self.tenants = TenantCounters(config.tenant_weights)
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, Entry] = {}
         self._live: set[str] = set()
-        self._heaps: dict[int, LazyHeap[_Entry]] = {}
-        self._by_age: LazyHeap[_Entry] = LazyHeap(_waits)
-        self._timers: LazyHeap[_Entry] = LazyHeap(_is_on_time)
-        self._hopeless: deque[_Entry] = deque()
+        self._heaps: dict[int, LazyHeap[Entry]] = {}
+        self._oldest = OldestShare()
+        self._passing = Passing()
+        self._timers: LazyHeap[Entry] = LazyHeap(is_on_time)
+        self._hopeless: deque[Entry] = deque()
         self._reconsidered_at = float("-inf")
         self._num_tokens = 0
-        self._oldest_credit = 0.0
-        self._pass_id = 0
-        self._head: _Entry | None = None
-        self._insistent: _Entry | None = None
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -144,8 +114,8 @@ class WaitingQueue:
         """
         entry = self._entries[request.request_id]
         count = request.num_tokens if num_uncached_tokens is None else num_uncached_tokens
-        self._note_passing(entry)
-        self._credit(entry, count)
+        self._passing.note_taken(entry)
+        self._oldest.note_taken(entry, count)
         self._stop_waiting(entry)
         if entry.rank.is_fresh:
             self.tenants.charge(request.tenant_index, num_prompt_tokens=count)
@@ -184,33 +154,29 @@ class WaitingQueue:
         Taking, removing and deferring are allowed meanwhile; a `push` or `requeue` ends the iteration.
         """
         self.refresh(now)
-        self._pass_id += 1
-        self._head = None
-        if self._insistent is not None and self._insistent.is_waiting:
-            self._head = self._insistent
-            yield self._insistent.request
+        insistent = self._passing.begin()
+        if insistent is not None:
+            yield insistent.request
             return
-        self._insistent = None
         yield from (entry.request for entry in self._offers())
 
-    def _offers(self) -> Iterator[_Entry]:
+    def _offers(self) -> Iterator[Entry]:
         """Yield the oldest where its share is due, then all the others, noting the first that is left."""
-        offered: _Entry | None = None
-        while (oldest := self._due_oldest()) is not None and oldest is not offered:
+        offered: Entry | None = None
+        while (oldest := self._oldest.due()) is not None and oldest is not offered:
             offered = oldest
             yield from self._offer(oldest)
         for entry in self._affine(self._ranked()):
             if entry.is_waiting and entry is not offered:
                 yield from self._offer(entry)
 
-    def _offer(self, entry: _Entry) -> Iterator[_Entry]:
+    def _offer(self, entry: Entry) -> Iterator[Entry]:
         """Yield an entry; the first one that is left waiting is the head, which others then pass."""
         entry.is_deferred = False
         yield entry
-        if self._head is None and entry.is_waiting and not entry.is_deferred:
-            self._head = entry
+        self._passing.note_left(entry)
 
-    def _ranked(self) -> Iterator[_Entry]:
+    def _ranked(self) -> Iterator[Entry]:
         """Yield the eligible tenants' entries by rank, and then the others' in further rounds."""
         walks = {index: self._heaps[index].walk() for index in self.tenants.waiting}
         while walks:
@@ -218,7 +184,7 @@ class WaitingQueue:
             eligible = {i: walk for i, walk in walks.items() if self.tenants.counter(i) <= limit}
             for index in eligible:
                 del walks[index]
-            merged = LazyHeap[tuple[int, Walk[_Entry]]](lambda _slot: True)
+            merged = LazyHeap[tuple[int, Walk[Entry]]](lambda _slot: True)
             for index, walk in eligible.items():
                 _enter(merged, index, walk)
             while (best := merged.top()) is not None:
@@ -233,12 +199,12 @@ class WaitingQueue:
                     yield slot.item
                 _enter(merged, index, walk)
 
-    def _affine(self, entries: Iterator[_Entry]) -> Iterator[_Entry]:
+    def _affine(self, entries: Iterator[Entry]) -> Iterator[Entry]:
         """Reorder equals so that those whose prefix is cached or being computed come first."""
         if self._affinity is None:
             yield from entries
             return
-        window: list[_Entry] = []
+        window: list[Entry] = []
         for entry in entries:
             if window and (len(window) >= AFFINITY_WINDOW or not _are_equals(window[0].rank, entry.rank)):
                 yield from self._sorted_by_affinity(window)
@@ -246,73 +212,41 @@ class WaitingQueue:
             window.append(entry)
         yield from self._sorted_by_affinity(window)
 
-    def _sorted_by_affinity(self, window: list[_Entry]) -> list[_Entry]:
+    def _sorted_by_affinity(self, window: list[Entry]) -> list[Entry]:
         """Return a window with the affine requests first, otherwise as it was."""
         affinity = self._affinity
         if affinity is None or len(window) < 2:
             return window
         return sorted(window, key=lambda entry: not affinity(entry.request))
 
-    def _due_oldest(self) -> _Entry | None:
-        """Return the oldest waiting request if its share of the admitted tokens has gathered."""
-        slot = self._by_age.top()
-        if slot is None:
-            return None
-        entry = slot.item
-        if self._oldest_credit < entry.num_tokens:
-            return None
-        self._oldest_credit = float(entry.num_tokens)
-        return entry
-
-    def _credit(self, entry: _Entry, num_tokens: int) -> None:
-        """Put aside the oldest's share of what is admitted, or take it away if this is the oldest."""
-        slot = self._by_age.top()
-        if slot is not None and slot.item is entry:
-            self._oldest_credit = max(0.0, self._oldest_credit - num_tokens)
-        else:
-            self._oldest_credit += OLDEST_SHARE * max(num_tokens, 1)
-
-    def _note_passing(self, entry: _Entry) -> None:
-        """Count a step in which the head is passed; after too many of them nobody else is offered."""
-        head = self._head
-        if head is None or head is entry or not head.is_waiting or head.last_pass == self._pass_id:
-            return
-        head.last_pass = self._pass_id
-        head.num_passed += 1
-        if head.num_passed >= MAX_PASSED_STEPS:
-            logger.info(
-                "request %s was passed in %d steps: all wait", head.request.request_id, head.num_passed
-            )
-            self._insistent = head
-
     def _insert(self, request: Request, rank: Rank, *, is_new: bool) -> None:
         """Make a request wait."""
-        entry = _Entry(request, rank)
+        entry = Entry(request, rank)
         self._entries[request.request_id] = entry
         self._num_tokens += entry.num_tokens
         self.tenants.begin_waiting(request.tenant_index, is_new=is_new)
         self._set_rank(entry, rank)
-        self._by_age.push((request.arrival_time, request.order), entry)
+        self._oldest.push(entry)
 
-    def _set_rank(self, entry: _Entry, rank: Rank) -> None:
+    def _set_rank(self, entry: Entry, rank: Rank) -> None:
         """Put an entry where its rank belongs; where it was before is stale."""
         entry.rank = rank
         entry.request.rank = rank
         index = entry.request.tenant_index
         if index not in self._heaps:
-            self._heaps[index] = LazyHeap(_has_its_rank)
+            self._heaps[index] = LazyHeap(has_its_rank)
         self._heaps[index].push(rank, entry)
         if self._policy.has_deadlines and rank.is_fresh and rank.band != HOPELESS:
             self._timers.push(rank.key, entry)
 
-    def _stop_waiting(self, entry: _Entry) -> None:
+    def _stop_waiting(self, entry: Entry) -> None:
         """Stop counting an entry; the heaps drop it when it surfaces."""
         entry.is_waiting = False
         del self._entries[entry.request.request_id]
         self._num_tokens -= entry.num_tokens
         self.tenants.stop_waiting(entry.request.tenant_index)
 
-    def _note_hopeless(self, entry: _Entry) -> None:
+    def _note_hopeless(self, entry: Entry) -> None:
         """Remember whom to look at again, without those that have left."""
         self._hopeless.append(entry)
         if len(self._hopeless) > 2 * len(self._entries) + MAX_RECONSIDERED:
@@ -332,7 +266,7 @@ class WaitingQueue:
             self._set_rank(entry, rank)
 
 
-def _enter(merged: LazyHeap[tuple[int, Walk[_Entry]]], index: int, walk: Walk[_Entry]) -> None:
+def _enter(merged: LazyHeap[tuple[int, Walk[Entry]]], index: int, walk: Walk[Entry]) -> None:
     """Put a tenant's next request among the others' heads."""
     slot = walk.peek()
     if slot is not None:
