@@ -17,7 +17,7 @@ from tidemill_engine.scheduler.step_model import FittedStep, StepModel
 LIMITS = RequestLimits(vocab_size=1000, max_model_len=10_000, max_cached_tokens=10_000)
 
 
-def make_request(*, prompt: int = 100, max_tokens: int = 500, outputs: int = 0, tenant: str = "a") -> Request:
+def make_request(*, prompt: int = 100, max_tokens: int = 500, tenant: str = "a") -> Request:
     message = EngineRequest(
         request_id="r",
         handle=0,
@@ -26,10 +26,7 @@ def make_request(*, prompt: int = 100, max_tokens: int = 500, outputs: int = 0, 
         arrival_time=0.0,
         tenant=tenant,
     )
-    request = Request(message, order=0, seed=0, limits=LIMITS)
-    for token in range(outputs):
-        request.append(token)
-    return request
+    return Request(message, order=0, seed=0, limits=LIMITS)
 
 
 def test_before_anything_is_known_a_request_is_taken_at_its_word() -> None:
@@ -39,10 +36,10 @@ def test_before_anything_is_known_a_request_is_taken_at_its_word() -> None:
 def test_the_lengths_of_like_requests_replace_the_declared_one_once_there_are_some() -> None:
     predictor = LengthPredictor()
     for _ in range(MIN_OBSERVATIONS - 1):
-        predictor.observe(make_request(outputs=20))
+        predictor.observe(make_request(), 20)
     assert predictor.predict(make_request(max_tokens=500)) == 500
     for _ in range(100):
-        predictor.observe(make_request(outputs=20))
+        predictor.observe(make_request(), 20)
     assert 15 <= predictor.predict(make_request(max_tokens=500)) <= 25
 
 
@@ -52,14 +49,14 @@ def test_the_lengths_of_like_requests_replace_the_declared_one_once_there_are_so
 def test_others_lengths_say_nothing(prompt: int, tenant: str) -> None:
     predictor = LengthPredictor()
     for _ in range(50):
-        predictor.observe(make_request(outputs=20))
+        predictor.observe(make_request(), 20)
     assert predictor.predict(make_request(prompt=prompt, tenant=tenant)) == 500
 
 
 def test_the_declared_length_bounds_what_was_learnt() -> None:
     predictor = LengthPredictor()
     for _ in range(50):
-        predictor.observe(make_request(outputs=400))
+        predictor.observe(make_request(), 400)
     assert predictor.predict(make_request(max_tokens=7)) == 7
 
 
@@ -73,7 +70,7 @@ def test_a_running_quantile_comes_near_the_true_one() -> None:
 def test_the_predictor_remembers_a_bounded_number_of_tenants() -> None:
     predictor = LengthPredictor()
     for index in range(MAX_BUCKETS + 500):
-        predictor.observe(make_request(prompt=1, outputs=1, tenant=f"t{index}"))
+        predictor.observe(make_request(prompt=1, tenant=f"t{index}"), 1)
     assert len(predictor) == MAX_BUCKETS
 
 

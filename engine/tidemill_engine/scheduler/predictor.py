@@ -61,14 +61,14 @@ class LengthPredictor:
             return declared
         return max(1, min(declared, round(bucket.value)))
 
-    def observe(self, request: Request) -> None:
-        """Learn from a request that has ended by itself."""
+    def observe(self, request: Request, num_output_tokens: int) -> None:
+        """Learn from a request that has ended by itself after so many tokens."""
         key = _key(request)
         bucket = self._buckets.pop(key, None) or RunningQuantile()
         self._buckets[key] = bucket
         if len(self._buckets) > MAX_BUCKETS:
             self._buckets.popitem(last=False)
-        bucket.observe(request.num_tokens - request.num_prompt_tokens)
+        bucket.observe(num_output_tokens)
 
 
 class WorkPredictor:
