@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from tidemill_engine.config import SchedulerConfig
+from tidemill_engine.config import OrderConfig, Policy, SchedulerConfig, SchedulerKind
 from tidemill_engine.kv import KVCacheManager
 from tidemill_engine.messages import EngineRequest, SamplingParams
 from tidemill_engine.request import RequestLimits
@@ -30,8 +30,8 @@ VOCAB_SIZE = 49_152
 class EngineSetup:
     """One engine: scheduler, policy, hard limits and memory."""
 
-    scheduler: str = "continuous"
-    policy: str = "fifo"
+    scheduler: SchedulerKind = "continuous"
+    policy: Policy = "fifo"
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 512
     num_blocks: int = 6016
@@ -74,7 +74,10 @@ def build_scheduler(setup: EngineSetup) -> Scheduler:
         max_tokens_per_row=limits.max_sequence_tokens,
     )
     config = SchedulerConfig(
-        max_num_seqs=setup.max_num_seqs, max_num_batched_tokens=setup.max_num_batched_tokens
+        kind=setup.scheduler,
+        max_num_seqs=setup.max_num_seqs,
+        max_num_batched_tokens=setup.max_num_batched_tokens,
+        order=OrderConfig(policy=setup.policy),
     )
     return ContinuousScheduler(config, kv, limits)
 
@@ -89,6 +92,8 @@ def to_message(request: SimRequest, index: int) -> EngineRequest:
         arrival_time=request.arrival_seconds,
         tenant=request.tenant,
         priority=request.priority,
+        ttft_slo_seconds=request.slo_ttft_seconds,
+        itl_slo_seconds=request.slo_itl_seconds,
     )
 
 

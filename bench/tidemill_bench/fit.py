@@ -1,6 +1,7 @@
 """Measures steps of the real CPU runner over a grid and fits the step-time model to them.
 
-Runs the runner in this process with hand-made steps: no scheduler, no HTTP. Needs torch and the model.
+Runs the runner in this process with hand-made steps: no scheduler, no HTTP. On one core and in CPU time, so
+that other programs on the machine don't count. Needs torch and the model.
 """
 
 from __future__ import annotations
@@ -14,20 +15,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tidemill_bench.step_time import Measurement, StepTime, fit, step_contents
+from tidemill_bench.scheduler_cost import one_core
+from tidemill_bench.step_time import Measurement, StepTime, fit
 from tidemill_engine.config import CacheConfig, CoreConfig, ModelConfig, SchedulerConfig
 from tidemill_engine.messages import SamplingParams
 from tidemill_engine.runner.load import load_runner
+from tidemill_engine.scheduler.step_model import features_of
 from tidemill_engine.step import BlockAppends, NewRow, SchedulerOutput, int_array
 
 if TYPE_CHECKING:
     from tidemill_engine.runner.base import ModelRunner
 
-_MAX_ROWS = 128
+_MAX_ROWS = 65
 _BLOCK_SIZE = 32
 _TOKEN_ID = 1000
-DECODE_GRID = tuple((batch, context) for batch in (1, 4, 16, 32, 64, 128) for context in (64, 512, 1536))
-CHUNK_GRID = tuple((chunk, start) for chunk in (32, 128, 256, 512) for start in (0, 512, 1536))
+DECODE_GRID = tuple((batch, context) for batch in (1, 4, 16, 32, 64) for context in (64, 512, 1024))
+CHUNK_GRID = tuple((chunk, start) for chunk in (32, 128, 512) for start in (0, 512, 2048))
 MIXED_GRID = ((8, 256, 128), (16, 256, 256), (32, 512, 128), (32, 512, 480), (64, 256, 256))
 
 
@@ -43,14 +46,16 @@ class StepShape:
 
 def measure_and_fit(model_uri: str, repeats: int, note: str = "") -> tuple[StepTime, list[Measurement]]:
     """Load the model, measure the grid, fit."""
-    runner = _load(model_uri)
-    measurements = [measure(runner, shape, repeats) for shape in grid()]
+    with one_core():
+        runner = _load(model_uri)
+        measurements = [measure(runner, shape, repeats) for shape in grid()]
     provenance = {
         "model": model_uri,
         "dtype": runner.info.dtype,
         "machine": _machine(),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "method": f"tidemill-bench fit: median of {repeats} steps for each of {len(measurements)} kinds",
+        "method": f"tidemill-bench fit: median CPU time of {repeats} steps "
+        f"for each of {len(measurements)} kinds, on one core",
         "note": note,
     }
     return fit(measurements, provenance), measurements
@@ -71,12 +76,12 @@ def measure(runner: ModelRunner, shape: StepShape, repeats: int) -> Measurement:
     seconds = []
     for repeat in range(repeats + 1):
         output = make_step(shape, repeat)
-        started = time.perf_counter()
+        started = time.process_time()
         runner.launch(output)
         runner.sample(None)
         if repeat:
-            seconds.append(time.perf_counter() - started)
-    return Measurement(contents=step_contents(output), seconds=statistics.median(seconds))
+            seconds.append(time.process_time() - started)
+    return Measurement(features=features_of(output), seconds=statistics.median(seconds))
 
 
 def make_step(shape: StepShape, step_id: int) -> SchedulerOutput:
@@ -120,8 +125,8 @@ def _load(model_uri: str) -> ModelRunner:
     longest = max(context for _, context in DECODE_GRID)
     config = CoreConfig(
         model=ModelConfig(uri=model_uri, max_model_len=4096),
-        cache=CacheConfig(num_blocks=_MAX_ROWS * (longest // _BLOCK_SIZE + 1), block_size=_BLOCK_SIZE),
-        scheduler=SchedulerConfig(max_num_seqs=_MAX_ROWS + 1, max_num_batched_tokens=512),
+        cache=CacheConfig(num_blocks=_MAX_ROWS * (longest // _BLOCK_SIZE) + 128, block_size=_BLOCK_SIZE),
+        scheduler=SchedulerConfig(max_num_seqs=_MAX_ROWS, max_num_batched_tokens=512),
     )
     return load_runner(config, lambda _read, _total: None)
 
@@ -129,10 +134,11 @@ def _load(model_uri: str) -> ModelRunner:
 def _machine() -> str:
     import torch  # noqa: PLC0415 - heavy, and only this command needs it
 
-    return f"{_cpu_name()}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+    return f"{cpu_name()}, torch {torch.__version__}"
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
+    """Return what the processor calls itself."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:  # noqa: PTH123 - a stream of lines
             names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]

@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tidemill_bench.engine_seam import Told, note_step, to_message, told
-from tidemill_bench.step_time import StepTime, num_padding_tokens, step_contents
+from tidemill_bench.step_time import StepTime
+from tidemill_engine.scheduler.step_model import features_of
 from tidemill_engine.step import StepResult
 
 if TYPE_CHECKING:
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
 FloatArray = npt.NDArray[np.float64]
 LongArray = npt.NDArray[np.int64]
 
-SECONDS_PER_STEP_OUTSIDE = 0.0
 _IDLE_TICK_SECONDS = 0.001
 _MAX_IDLE_TICKS = 120_000
+_STEPS_BETWEEN_CHECKS = 64
 
 
 class SimulationStuckError(RuntimeError):
@@ -125,6 +126,8 @@ class SimulationOptions:
     aborts: tuple[tuple[float, int], ...] = ()
     """(time, request index): the client leaves then."""
     on_step: Callable[[float, float, SchedulerOutput], None] | None = None
+    is_over: Callable[[RequestTimes, float], bool] | None = None
+    """Asked now and then whether the rest can be left out."""
 
 
 class Simulator:
@@ -151,7 +154,7 @@ class Simulator:
     def run(self) -> Simulation:
         """Run until every request has ended or the time is up."""
         idle_ticks = 0
-        while self._now < self._options.until_seconds:
+        while self._now < self._options.until_seconds and not self._is_over():
             self._take_events()
             output = self._scheduler.schedule(self._now)
             if output is not None:
@@ -167,6 +170,15 @@ class Simulator:
             else:
                 break
         return self._result()
+
+    def _is_over(self) -> bool:
+        """Ask, every so many steps, whether the rest can be left out."""
+        is_over = self._options.is_over
+        return (
+            is_over is not None
+            and len(self._log) % _STEPS_BETWEEN_CHECKS == 0
+            and is_over(self._times, self._now)
+        )
 
     def _next_event(self, default: float) -> float:
         """Return the time of the next arrival or abort if it is later than now, else a tick on."""
@@ -197,14 +209,15 @@ class Simulator:
         self._times.note_one_each(plain, self._now)
         for index, what in exceptional:
             self._times.note(index, what, self._now)
-        padding = num_padding_tokens(output)
-        self._log.append((self._now, len(output.rows), output.num_tokens, padding, seconds))
+        self._log.append((self._now, len(output.rows), output.num_tokens, output.num_padding_tokens, seconds))
         if self._options.on_step is not None:
             self._options.on_step(self._now - seconds, self._now, output)
 
     def _seconds(self, output: SchedulerOutput) -> float:
-        contents = step_contents(output, with_padding=self._options.is_padding_charged)
-        return self._step_time.seconds(contents) + SECONDS_PER_STEP_OUTSIDE
+        features = features_of(output)
+        if not self._options.is_padding_charged:
+            features = features._replace(num_tokens=output.num_tokens)
+        return self._step_time.seconds(features)
 
     def _result(self) -> Simulation:
         columns = np.array(self._log, dtype=np.float64).reshape(-1, 5).T

@@ -8,56 +8,19 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from tidemill_engine.step import SchedulerOutput
+from tidemill_engine.scheduler.step_model import TILE_TOKENS, FittedStep, StepFeatures, StepModel
 
 FloatArray = npt.NDArray[np.float64]
-FEATURES = ("step", "token", "decode_context", "chunk_area", "logit_row")
+FEATURES = ("step", "tiled_token", "decode_context", "chunk_work", "logit_row")
 DEFAULT_CONSTANTS = "step_time_smollm2_cpu.json"
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepContents:
-    """What a step computes: `num_tokens` with padding; the other sums as the model's features name them."""
-
-    num_tokens: int
-    decode_context: float
-    chunk_area: float
-    num_logit_rows: int
-
-    def features(self) -> FloatArray:
-        """Return the features in the order of `FEATURES`."""
-        return np.array(
-            [1.0, self.num_tokens, self.decode_context, self.chunk_area, self.num_logit_rows],
-            dtype=np.float64,
-        )
-
-
-def step_contents(output: SchedulerOutput, *, with_padding: bool = True) -> StepContents:
-    """Return what a step computes; padding, if it counts, costs as much as tokens do."""
-    counts = output.num_scheduled_tokens.astype(np.float64)
-    starts = output.start_pos.astype(np.float64)
-    is_decode = counts == 1
-    chunks, chunk_starts = counts[~is_decode], starts[~is_decode]
-    return StepContents(
-        num_tokens=int(counts.sum()) + (num_padding_tokens(output) if with_padding else 0),
-        decode_context=float((starts[is_decode] + 1).sum()),
-        chunk_area=float((chunks * (chunk_starts + chunks / 2)).sum()),
-        num_logit_rows=len(output.logit_rows),
-    )
-
-
-def num_padding_tokens(output: SchedulerOutput) -> int:
-    """Return the tokens that a step computes for nobody."""
-    return int(getattr(output, "num_padding_tokens", 0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,13 +38,27 @@ class StepTime:
         if min(self.coefficients) < 0 or max(self.coefficients) <= 0:
             raise ValueError(f"coefficients must be at least 0 and not all 0, not {self.coefficients}")
 
-    def seconds(self, contents: StepContents) -> float:
-        """Return how long a step with these contents takes."""
-        return float(contents.features() @ np.asarray(self.coefficients))
+    @cached_property
+    def model(self) -> StepModel:
+        """Return the engine's own step model with these coefficients."""
+        first, token, context, work, logits = self.coefficients
+        return StepModel(FittedStep(coefficients=(first, token, context, work, logits), residual_p90=0.0))
+
+    def seconds(self, features: StepFeatures) -> float:
+        """Return how long such a step takes."""
+        return self.model.predict(features)
+
+    def scaled(self, factor: float) -> StepTime:
+        """Return the times of a machine that takes so many times as long."""
+        return replace(self, coefficients=tuple(factor * c for c in self.coefficients))
 
     def to_json(self) -> str:
         """Return the text of a constants file."""
-        plain = asdict(self) | {"coefficients": dict(zip(FEATURES, self.coefficients, strict=True))}
+        plain = {
+            "coefficients": dict(zip(FEATURES, self.coefficients, strict=True)),
+            "relative_error": self.relative_error,
+            "provenance": self.provenance,
+        }
         return json.dumps(plain, indent=2)
 
     @staticmethod
@@ -109,9 +86,9 @@ def load_step_time(path: Path | None = None) -> StepTime:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """One kind of step and the median seconds that it took."""
+    """What is in one kind of step, and the median seconds that it took."""
 
-    contents: StepContents
+    features: StepFeatures
     seconds: float
 
 
@@ -123,7 +100,7 @@ def fit(measurements: Sequence[Measurement], provenance: dict[str, str] | None =
     if len(measurements) < len(FEATURES):
         raise ValueError(f"{len(measurements)} measurements can't fit {len(FEATURES)} coefficients")
     seconds = np.array([m.seconds for m in measurements])
-    features = np.array([m.contents.features() for m in measurements])
+    features = np.array([_row(m.features) for m in measurements])
     weighted = features / seconds[:, None]
     best, best_error = np.zeros(len(FEATURES)), float("inf")
     for size in range(1, len(FEATURES) + 1):
@@ -140,3 +117,8 @@ def fit(measurements: Sequence[Measurement], provenance: dict[str, str] | None =
         relative_error=float(np.median(relative)),
         provenance=provenance or {},
     )
+
+
+def _row(features: StepFeatures) -> FloatArray:
+    tiled = -(-features.num_tokens // TILE_TOKENS) * TILE_TOKENS
+    return np.array([1.0, tiled, features.decode_context, features.chunk_work, features.num_logit_rows])
