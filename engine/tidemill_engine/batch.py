@@ -14,6 +14,8 @@ import numpy as np
 from tidemill_engine.step import IntArray, LongArray, int_array
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tidemill_engine.step import BlockAppends, NewRow, SchedulerOutput
 
 
@@ -72,6 +74,21 @@ class RowTables:
         rows, token_ids = rows[fits], token_ids[fits]
         self.token_ids[rows, self.num_tokens[rows]] = token_ids
         self.num_tokens[rows] += 1
+
+
+def copy_in_order(pairs: IntArray, copy: Callable[[IntArray, IntArray], None]) -> None:
+    """Call `copy(sources, targets)` so that the pairs `[n, 2]` take effect one after another.
+
+    All at once where no source is an earlier target, which is the rule; else one by one.
+    """
+    if len(pairs) == 0:
+        return
+    sources, targets = pairs[:, 0], pairs[:, 1]
+    if np.isin(sources, targets).any() or len(np.unique(targets)) < len(targets):
+        for index in range(len(pairs)):
+            copy(sources[index : index + 1], targets[index : index + 1])
+    else:
+        copy(sources, targets)
 
 
 def build_batch(output: SchedulerOutput, tables: RowTables) -> Batch:

@@ -179,7 +179,7 @@ def test_blocks_of_an_aborted_request_come_back_only_when_no_step_can_touch_them
     result = harness.runner.sample(None)
     harness.abort("a")
     assert harness.scheduler.stats().num_free_blocks == 13
-    assert harness.scheduler.update(result, 0.0) == []
+    assert harness.spelled_out(harness.scheduler.update(result, 0.0)) == []
     assert harness.scheduler.stats().num_free_blocks == 16
     assert harness.finish("a").finish_reason == "abort"
 

@@ -93,7 +93,7 @@ class CoreLoop:
         self._heartbeat.beat(self._clock(), self._stats.predicted_seconds(output.num_tokens))
         report = self._engine.run(output)
         self._stats.add_step(report)
-        self._outbox += report.outputs
+        self._outbox += report.outputs.messages()
 
     def _flush(self) -> None:
         """Send the outputs of the step in one frame, with the figures when they are due."""

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import signal
 import time
 from typing import TYPE_CHECKING
 
 from tidemill_engine.core.engine import EngineCore
+from tidemill_engine.core.learning import Learning
 from tidemill_engine.core.loop import CoreLoop
 from tidemill_engine.errors import ModelLoadError, PeerGone
-from tidemill_engine.kv import KVCacheManager
+from tidemill_engine.kv import KVCacheManager, PrefixRoots
 from tidemill_engine.messages import CoreFailed, CoreFrame, CoreReady, LoadProgress
 from tidemill_engine.request import RequestLimits
 from tidemill_engine.runner.load import load_runner
@@ -82,9 +84,12 @@ def make_engine(config: CoreConfig, runner: ModelRunner) -> EngineCore:
         block_size=info.block_size,
         num_rows=config.scheduler.max_num_seqs,
         max_tokens_per_row=limits.max_sequence_tokens,
+        num_swap_blocks=info.num_swap_blocks,
+        roots=PrefixRoots(os.urandom(32), config.model.uri) if config.cache.is_prefix_caching else None,
     )
-    scheduler = ContinuousScheduler(config.scheduler, kv, limits)
-    return EngineCore(scheduler, runner, time.monotonic, config.model.seed)
+    learning = Learning(config.scheduler.max_num_batched_tokens)
+    scheduler = ContinuousScheduler(config.scheduler, kv, limits, learning.seams())
+    return EngineCore(scheduler, runner, time.monotonic, seed=config.model.seed, learning=learning)
 
 
 class ProgressReporter:
@@ -116,6 +121,7 @@ def _ready(config: CoreConfig, runner: ModelRunner, load_seconds: float) -> Core
         max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
         dtype=info.dtype,
         load_seconds=load_seconds,
+        num_swap_blocks=info.num_swap_blocks,
     )
 
 

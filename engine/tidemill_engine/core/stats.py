@@ -62,6 +62,12 @@ class StatsCollector:
             generation_tokens=figures.generation_tokens,
             waiting_prompt_tokens=figures.waiting_prompt_tokens,
             is_admission_open=figures.is_admission_open,
+            num_swapped=figures.num_swapped,
+            prefix_queries_tokens=figures.prefix_queries_tokens,
+            prefix_hits_tokens=figures.prefix_hits_tokens,
+            num_swap_blocks=figures.num_swap_blocks,
+            num_free_swap_blocks=figures.num_free_swap_blocks,
+            kv_fragmentation_ratio=figures.kv_fragmentation_ratio,
             iteration_tokens=iterations,
             inter_token_seconds=self._scheduler.take_inter_token_seconds(),
         )
