@@ -16,7 +16,7 @@ from tidemill_engine.model_uri import SimModel
 from tidemill_engine.request import RequestLimits
 from tidemill_engine.runner.base import ModelRunner, RunnerInfo
 from tidemill_engine.runner.sim import SimRunner
-from tidemill_engine.scheduler import ContinuousScheduler
+from tidemill_engine.scheduler import ContinuousScheduler, create_scheduler
 from tidemill_engine.scheduler.base import StepOutputs
 from tidemill_engine.scheduler.seams import Seams
 from tidemill_engine.sim_vocab import EOS, VOCAB_SIZE
@@ -102,7 +102,7 @@ def make_scheduler(
         num_swap_blocks=info.num_swap_blocks,
         roots=PrefixRoots(b"key of the tests", "test") if is_prefix_caching else None,
     )
-    return ContinuousScheduler(scheduler_config, kv, limits, seams)
+    return create_scheduler(scheduler_config, kv, limits, seams)
 
 
 @dataclass(kw_only=True)

@@ -21,7 +21,7 @@ from tidemill_engine.kv import KVCacheManager, PrefixRoots
 from tidemill_engine.messages import CoreFailed, CoreFrame, CoreReady, LoadProgress
 from tidemill_engine.request import RequestLimits
 from tidemill_engine.runner.load import load_runner
-from tidemill_engine.scheduler import ContinuousScheduler
+from tidemill_engine.scheduler import create_scheduler
 
 if TYPE_CHECKING:
     from tidemill_engine.config import CoreConfig
@@ -85,11 +85,16 @@ def make_engine(config: CoreConfig, runner: ModelRunner) -> EngineCore:
         num_rows=config.scheduler.max_num_seqs,
         max_tokens_per_row=limits.max_sequence_tokens,
         num_swap_blocks=info.num_swap_blocks,
-        roots=PrefixRoots(os.urandom(32), config.model.uri) if config.cache.is_prefix_caching else None,
+        roots=PrefixRoots(os.urandom(32), config.model.uri) if _shares_prefixes(config) else None,
     )
     learning = Learning(config.scheduler.max_num_batched_tokens)
-    scheduler = ContinuousScheduler(config.scheduler, kv, limits, learning.seams())
+    scheduler = create_scheduler(config.scheduler, kv, limits, learning.seams())
     return EngineCore(scheduler, runner, time.monotonic, seed=config.model.seed, learning=learning)
+
+
+def _shares_prefixes(config: CoreConfig) -> bool:
+    """Say whether blocks are found again; padded batches, the baselines, compute everything."""
+    return config.cache.is_prefix_caching and config.scheduler.kind == "continuous"
 
 
 class ProgressReporter:

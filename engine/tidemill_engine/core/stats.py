@@ -68,6 +68,9 @@ class StatsCollector:
             num_swap_blocks=figures.num_swap_blocks,
             num_free_swap_blocks=figures.num_free_swap_blocks,
             kv_fragmentation_ratio=figures.kv_fragmentation_ratio,
+            num_hopeless=figures.num_hopeless,
+            effective_batch_tokens=figures.effective_batch_tokens,
+            padding_tokens=figures.padding_tokens,
             iteration_tokens=iterations,
             inter_token_seconds=self._scheduler.take_inter_token_seconds(),
         )

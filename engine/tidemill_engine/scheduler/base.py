@@ -36,6 +36,9 @@ class SchedulerStats:
     prefix_hits_tokens: int = 0
     num_swap_blocks: int = 0
     num_free_swap_blocks: int = 0
+    num_hopeless: int = 0
+    effective_batch_tokens: int = 0
+    padding_tokens: int = 0
     kv_fragmentation_ratio: float = 0.0
 
 
@@ -64,6 +67,10 @@ class ChunkPolicy(Protocol):
 
     def prefill_budget(self, step: DecodeLoad) -> int:
         """Return the most prompt tokens for this step; over `token_budget` means no bound of its own."""
+
+    @property
+    def effective_tokens(self) -> int:
+        """Return how many tokens the latest step with decodes could have held; 0 if there is no bound."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,6 +114,9 @@ class Scheduler(Protocol):
 
     def stats(self) -> SchedulerStats:
         """Return the figures."""
+
+    def wait_seconds(self, now: float) -> float:
+        """Return how long waiting requests are held back on purpose, for company; 0 if they are not."""
 
     def take_inter_token_seconds(self) -> list[float]:
         """Return and forget the intervals between output tokens since the last call."""

@@ -47,6 +47,11 @@ class WholeBudget:
         """Return the whole budget."""
         return step.token_budget
 
+    @property
+    def effective_tokens(self) -> int:
+        """Return that there is no bound."""
+        return 0
+
 
 class FittedChunks:
     """The chunk policy of the continuous scheduler."""

@@ -83,6 +83,7 @@ class ContinuousScheduler:
             self._token_budget = max(self._token_budget, limits.max_sequence_tokens)
         self._num_added = 0
         self._max_compacted_blocks = 0
+        self._num_padding_tokens = 0
         self._step_id = 0
 
     def add(self, message: EngineRequest, seed: int) -> RequestOutput | None:
@@ -145,7 +146,9 @@ class ContinuousScheduler:
         for output in errors:
             self._finish(self._requests[output.request_id])
         outputs, taken = self._outcomes.tokens(result, self._rows, now)
-        self._queue.charge_outputs(np.repeat(self._rows.tenant_index[taken.rows], taken.counts))
+        tenants = self._rows.tenant_index[taken.rows]
+        is_single = result.token_ids.shape[1] == 1
+        self._queue.charge_outputs(tenants if is_single else np.repeat(tenants, taken.counts))
         for output in outputs.special:
             if output.finish_reason is not None:
                 request = self._requests[output.request_id]
@@ -177,7 +180,14 @@ class ContinuousScheduler:
             num_swap_blocks=self._kv.swap.num_blocks,
             num_free_swap_blocks=self._kv.swap.num_free,
             kv_fragmentation_ratio=self._kv.fragmentation_ratio(),
+            num_hopeless=self._queue.num_hopeless,
+            effective_batch_tokens=self._chunks.effective_tokens,
+            padding_tokens=self._num_padding_tokens,
         )
+
+    def wait_seconds(self, _now: float) -> float:
+        """Return that nobody is held back on purpose."""
+        return 0.0
 
     def take_inter_token_seconds(self) -> list[float]:
         """Return and forget the intervals between output tokens since the last call."""
@@ -260,6 +270,7 @@ class ContinuousScheduler:
         rows.num_tokens[output.rows[step.samples]] += 1
         rows.num_in_flight[output.rows] += 1
         self._in_flight.append(InFlightStep(step_id=output.step_id, rows=output.rows, ends=step.ends))
+        self._num_padding_tokens += output.num_padding_tokens
         self._kv.swap.end_step()
         self._step_id += 1
         return output

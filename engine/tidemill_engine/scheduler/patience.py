@@ -31,18 +31,22 @@ class OldestShare:
         """Take note of an entry that begins to wait."""
         self._by_age.push((entry.request.arrival_time, entry.request.order), entry)
 
+    def oldest(self) -> Entry | None:
+        """Return the oldest waiting entry."""
+        slot = self._by_age.top()
+        return None if slot is None else slot.item
+
     def due(self) -> Entry | None:
         """Return the oldest waiting entry if it is its turn; no more is saved than it needs."""
-        slot = self._by_age.top()
-        if slot is None or self._credit < slot.item.num_tokens:
+        oldest = self.oldest()
+        if oldest is None or self._credit < oldest.num_tokens:
             return None
-        self._credit = float(slot.item.num_tokens)
-        return slot.item
+        self._credit = float(oldest.num_tokens)
+        return oldest
 
     def note_taken(self, entry: Entry, num_tokens: int) -> None:
         """Count what is admitted: for the oldest it is taken from its savings, else its share is added."""
-        slot = self._by_age.top()
-        if slot is not None and slot.item is entry:
+        if self.oldest() is entry:
             self._credit = max(0.0, self._credit - entry.num_tokens)
         else:
             self._credit += OLDEST_SHARE * max(num_tokens, 1)

@@ -78,6 +78,12 @@ class WaitingQueue:
         return self._num_tokens
 
     @property
+    def oldest_arrival_time(self) -> float | None:
+        """Return when the oldest waiting request arrived; None if nobody waits."""
+        oldest = self._oldest.oldest()
+        return None if oldest is None else oldest.request.arrival_time
+
+    @property
     def num_hopeless(self) -> int:
         """Return how many waiting requests will miss their deadline whatever is done."""
         return sum(entry.is_waiting and entry.rank.band == HOPELESS for entry in self._hopeless)
