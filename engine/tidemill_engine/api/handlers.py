@@ -18,7 +18,6 @@ from aiohttp import web
 from tidemill_engine.api.context import ApiContext, LoadedModel
 from tidemill_engine.api.generation import Generation, PreparedPrompt
 from tidemill_engine.api.http_errors import INTERNAL, RequestTimeoutError, UnsupportedMediaTypeError, to_http
-from tidemill_engine.api.keys import Bearer
 from tidemill_engine.api.middleware import BEARER
 from tidemill_engine.api.protocol import (
     CompletionRequest,
@@ -144,7 +143,7 @@ async def _read_body(request: web.Request, context: ApiContext) -> tuple[Fields,
 
 def _terms(request: web.Request, context: ApiContext, fields: Fields) -> ServiceTerms:
     """Read on what terms a request is served; who may name a tenant depends on its key and on a flag."""
-    bearer: Bearer = request[BEARER]
+    bearer = request[BEARER]
     is_trusted = bearer.is_trusted or context.config.http.is_trusting_tenant_headers
     return parse_terms(fields, request.headers, tenant=bearer.tenant, is_trusted=is_trusted)
 

@@ -14,13 +14,13 @@ from aiohttp.typedefs import Handler, Middleware
 
 from tidemill_engine.api.context import ApiContext
 from tidemill_engine.api.http_errors import INTERNAL, UnauthorizedError, from_aiohttp, to_http
-from tidemill_engine.api.keys import ApiKeys
+from tidemill_engine.api.keys import ApiKeys, Bearer
 from tidemill_engine.errors import EngineError
 
 logger = logging.getLogger(__name__)
 
 
-BEARER = "bearer"
+BEARER = web.RequestKey("bearer", Bearer)
 """Where a request keeps whose key it brought."""
 
 
