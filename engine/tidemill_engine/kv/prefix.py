@@ -82,11 +82,14 @@ class PrefixIndex:
 
     def publish(self, block_ids: list[int], digests: list[bytes]) -> None:
         """Say what blocks hold, unless another block is known for it or the block is known for something."""
+        known, named = self._blocks, self._digests
+        fresh = []
         for block_id, digest in zip(block_ids, digests, strict=True):
-            if digest not in self._blocks and self._digests[block_id] is None:
-                self._blocks[digest] = block_id
-                self._digests[block_id] = digest
-        self.is_published[block_ids] = [self._digests[block_id] is not None for block_id in block_ids]
+            if digest not in known and named[block_id] is None:
+                known[digest] = block_id
+                named[block_id] = digest
+                fresh.append(block_id)
+        self.is_published[fresh] = True
 
     def forget(self, block_ids: IntArray) -> None:
         """Say no more what these blocks hold."""

@@ -4,8 +4,9 @@ There is no prefill phase and no decode phase: each running row has `num_compute
 with its `num_tokens`. When it does, the row asks for logits and is promised one more token, so that the
 next step can be scheduled before the token is known.
 
-Knows the order of these things and the life of a row. Who is admitted is `Intake`'s, who gives way
-`Preemptor`'s, who shares what `PrefixSharing`'s, and what a result means `Outcomes`' business.
+Knows the order of these things and the life of a row. What running rows get is `RunningWork`'s business, who
+is admitted `Intake`'s, who gives way `Preemptor`'s, who shares what `PrefixSharing`'s, and what a result
+means `Outcomes`'.
 """
 
 from __future__ import annotations
@@ -19,17 +20,19 @@ import numpy as np
 from tidemill_engine.messages import RequestOutput
 from tidemill_engine.request import Request, RequestLimits, RequestStatus, refusal
 from tidemill_engine.scheduler.admission import AdmissionGate
-from tidemill_engine.scheduler.base import DecodeLoad, SchedulerStats, StepOutputs
+from tidemill_engine.scheduler.base import SchedulerStats, StepOutputs
 from tidemill_engine.scheduler.compose import Composer
-from tidemill_engine.scheduler.intake import Intake, Parts
+from tidemill_engine.scheduler.intake import Intake
 from tidemill_engine.scheduler.outcome import Outcomes
+from tidemill_engine.scheduler.parts import Parts
 from tidemill_engine.scheduler.plan import StepPlan
 from tidemill_engine.scheduler.preemption import Preemptor
 from tidemill_engine.scheduler.rows import InFlightStep, RowTable
+from tidemill_engine.scheduler.running import RunningWork
 from tidemill_engine.scheduler.seams import Seams
 from tidemill_engine.scheduler.sharing import PrefixSharing
 from tidemill_engine.scheduler.waiting import WaitingQueue
-from tidemill_engine.step import IntArray, SchedulerOutput, StepResult, int_array
+from tidemill_engine.step import SchedulerOutput, StepResult
 
 if TYPE_CHECKING:
     from tidemill_engine.config import SchedulerConfig
@@ -62,19 +65,19 @@ class ContinuousScheduler:
         )
         self._gate = AdmissionGate(config.watermarks, kv.num_blocks, config.admission)
         self._preemptor = Preemptor(self._rows, kv, self._queue, self._seams.costs)
-        self._composer = Composer(self._rows, kv, is_chunked=config.is_chunked_prefill)
-        self._intake = Intake(
-            Parts(
-                rows=self._rows,
-                kv=kv,
-                queue=self._queue,
-                gate=self._gate,
-                sharing=self._sharing,
-                preemptor=self._preemptor,
-                composer=self._composer,
-            )
-        )
         self._chunks = self._seams.make_chunks(self._rows)
+        self._composer = Composer(self._rows, kv, is_chunked=config.is_chunked_prefill)
+        parts = Parts(
+            rows=self._rows,
+            kv=kv,
+            queue=self._queue,
+            gate=self._gate,
+            sharing=self._sharing,
+            preemptor=self._preemptor,
+            composer=self._composer,
+        )
+        self._intake = Intake(parts)
+        self._running = RunningWork(parts, self._chunks, self._preempt)
         self._outcomes = Outcomes()
         self._requests: dict[str, Request] = {}
         self._in_flight: deque[InFlightStep] = deque()
@@ -120,17 +123,16 @@ class ContinuousScheduler:
         budget = self._token_budget
         plan = StepPlan(step_id=self._step_id, now=now, token_budget=budget, prefill_budget=budget)
         self._preemptor.hand_over(plan)
-        lacking = self._rows.lacking()
-        self._schedule_decodes(plan, lacking)
-        self._schedule_prefills(plan, lacking)
+        self._running.fill(plan)
         self._intake.admit(plan)
-        if plan.is_empty:
-            self._unblock(plan)
+        if plan.is_empty and not self._in_flight:
+            self._running.unblock(plan)
         if plan.is_empty:
             self._preemptor.carry(plan)
             return None
         if self._max_compacted_blocks:
-            self._compact(plan)
+            self._running.compact(plan, self._max_compacted_blocks)
+            self._max_compacted_blocks = 0
         return self._launch(plan)
 
     def update(self, result: StepResult, now: float) -> StepOutputs:
@@ -208,59 +210,6 @@ class ContinuousScheduler:
             )
         self._sharing.check_idle()
 
-    def _schedule_decodes(self, plan: StepPlan, lacking: IntArray) -> None:
-        """Give every decoding row its next token, preempting from the end of the order if blocks run out."""
-        rows = int_array(np.flatnonzero(lacking == 1))
-        if len(rows) > plan.token_budget:
-            rows = self._in_order(rows)[: plan.token_budget]
-        missing = self._kv.num_missing(rows, self._rows.num_computed_tokens[rows] + 1)
-        if int(missing.sum()) > self._kv.num_free_blocks:
-            rows, missing = self._make_room(plan, self._in_order(rows))
-        self._composer.add(plan, rows, np.ones_like(rows), missing)
-
-    def _make_room(self, plan: StepPlan, rows: IntArray) -> tuple[IntArray, IntArray]:
-        """Preempt until the decodes fit, or nobody may be; return those that fit now and what they lack."""
-        while True:
-            missing = self._kv.num_missing(rows, self._rows.num_computed_tokens[rows] + 1)
-            if int(missing.sum()) <= self._kv.num_free_blocks + self._num_retiring_blocks():
-                break
-            victim = self._preemptor.choose(plan.step_id, spares_resumed=True)
-            if victim is None:
-                break
-            self._preempt(victim, plan)
-            rows = rows[rows != victim]
-        fits = (missing == 0) | (missing.cumsum() <= self._kv.num_free_blocks)
-        return rows[fits], missing[fits]
-
-    def _schedule_prefills(self, plan: StepPlan, lacking: IntArray) -> None:
-        """Continue prompts that are under way, unless decodes are short of blocks."""
-        rows = int_array(np.flatnonzero((lacking > 1) & self._rows.is_running))
-        if len(rows) == 0 and len(self._queue) == 0:
-            return
-        rows = self._in_order(rows)
-        plan.prefill_budget = self._chunks.prefill_budget(self._decode_load(plan, rows))
-        if not plan.is_empty and self._gate.is_critical(self._kv.num_held_blocks):
-            return
-        for row in rows.tolist():
-            if self._composer.num_prompt_tokens_left(plan) <= 0:
-                return
-            self._composer.add_chunk(plan, row)
-
-    def _decode_load(self, plan: StepPlan, prefills: IntArray) -> DecodeLoad:
-        """Say what the step's decodes weigh and where its first chunk starts."""
-        rows = plan.rows[0] if plan.rows else int_array()
-        return DecodeLoad(
-            rows=rows,
-            context_tokens=int(self._rows.num_tokens[rows].sum()),
-            token_budget=plan.token_budget,
-            chunk_start=int(self._rows.num_computed_tokens[prefills[0]]) if len(prefills) else 0,
-        )
-
-    def _in_order(self, rows: IntArray) -> IntArray:
-        """Return rows by their requests' place in the order, first in order first."""
-        ranked = sorted(rows.tolist(), key=lambda row: self._queue.victim_key(self._rows.request_at(row)))
-        return int_array(ranked)
-
     def _launch(self, plan: StepPlan) -> SchedulerOutput:
         """Count the step as computed, promise its tokens and put it in flight."""
         rows = self._rows
@@ -274,31 +223,6 @@ class ContinuousScheduler:
         self._kv.swap.end_step()
         self._step_id += 1
         return output
-
-    def _compact(self, plan: StepPlan) -> None:
-        """Move rows' blocks together until the number of blocks that may be moved is used up."""
-        left, self._max_compacted_blocks = self._max_compacted_blocks, 0
-        num_rows = 0
-        for row in self._rows.running().tolist():
-            if int(self._kv.num_held[row]) > left:
-                continue
-            change = self._kv.compact(row)
-            if change is not None:
-                plan.fork(change)
-                left -= len(change.copies)
-                num_rows += 1
-        logger.info("compaction at step %d makes %d rows contiguous", plan.step_id, num_rows)
-
-    def _unblock(self, plan: StepPlan) -> None:
-        """Break a deadlock: rows run, none can go on and nothing is in flight, so the last one makes room."""
-        while plan.is_empty and not self._in_flight:
-            victim = self._preemptor.choose(plan.step_id, spares_resumed=False)
-            if victim is None:
-                return
-            self._preempt(victim, plan)
-            lacking = self._rows.lacking()
-            self._schedule_decodes(plan, lacking)
-            self._schedule_prefills(plan, lacking)
 
     def _preempt(self, row: int, plan: StepPlan) -> None:
         """Take a row's blocks away; its request waits again."""
@@ -335,7 +259,3 @@ class ContinuousScheduler:
         self._rows.num_in_flight[step.rows] = in_flight
         for row in step.rows[(in_flight == 0) & ~self._rows.is_running[step.rows]].tolist():
             self._free_row(row)
-
-    def _num_retiring_blocks(self) -> int:
-        """Return the blocks of stopped rows, which come back when the steps in flight retire."""
-        return int(self._kv.num_held[~self._rows.is_running].sum())

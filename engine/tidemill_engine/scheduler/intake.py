@@ -13,14 +13,9 @@ from tidemill_engine.request import Request, RequestStatus
 from tidemill_engine.step import NewRow
 
 if TYPE_CHECKING:
-    from tidemill_engine.kv import KVCacheManager
-    from tidemill_engine.scheduler.admission import AdmissionGate
-    from tidemill_engine.scheduler.compose import Composer
+    from tidemill_engine.scheduler.parts import Parts
     from tidemill_engine.scheduler.plan import StepPlan
-    from tidemill_engine.scheduler.preemption import Preemptor
-    from tidemill_engine.scheduler.rows import RowTable
-    from tidemill_engine.scheduler.sharing import Offer, PrefixSharing
-    from tidemill_engine.scheduler.waiting import WaitingQueue
+    from tidemill_engine.scheduler.sharing import Offer
 
 MAX_TRIED = 16
 """So many requests that do not fit are tried in a step before the others are left for the next one."""
@@ -33,19 +28,6 @@ class _Need:
     num_blocks: int
     num_blocks_now: int
     num_computed_tokens: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Parts:
-    """The collaborators of one scheduler."""
-
-    rows: RowTable
-    kv: KVCacheManager
-    queue: WaitingQueue
-    gate: AdmissionGate
-    sharing: PrefixSharing
-    preemptor: Preemptor
-    composer: Composer
 
 
 class Intake:

@@ -128,6 +128,22 @@ def take_tokens(result: StepResult, rows: RowTable) -> Taken:
     else:
         chosen, token_ids = result.rows[is_open], result.token_ids[is_open]
         num_accepted = result.num_accepted[is_open]
+    if token_ids.shape[1] == 1 and int(num_accepted.sum()) == len(chosen):
+        is_stop, is_full = rows.append_token(chosen, token_ids[:, 0])
+        is_taken = np.ones(token_ids.shape, dtype=np.bool_)
+        counts = np.ones_like(chosen)
+    else:
+        is_taken, is_stop, is_full = _take_columns(chosen, token_ids, num_accepted, rows)
+        counts = is_taken.sum(axis=1, dtype=np.int32)
+    return Taken(
+        rows=chosen, token_ids=token_ids, is_taken=is_taken, counts=counts, is_stop=is_stop, is_full=is_full
+    )
+
+
+def _take_columns(
+    chosen: IntArray, token_ids: IntArray, num_accepted: IntArray, rows: RowTable
+) -> tuple[BoolArray, BoolArray, BoolArray]:
+    """Give rows several tokens, one after another; return which were taken, and which ends were reached."""
     is_taken = np.zeros(token_ids.shape, dtype=np.bool_)
     is_stop = np.zeros(len(chosen), dtype=np.bool_)
     is_full = np.zeros(len(chosen), dtype=np.bool_)
@@ -136,13 +152,5 @@ def take_tokens(result: StepResult, rows: RowTable) -> Taken:
         if len(going) == 0:
             break
         is_taken[going, column] = True
-        is_stop[going] = rows.append_token(chosen[going], token_ids[going, column])
-        is_full[going] = rows.is_full(chosen[going])
-    return Taken(
-        rows=chosen,
-        token_ids=token_ids,
-        is_taken=is_taken,
-        counts=is_taken.sum(axis=1, dtype=np.int32),
-        is_stop=is_stop,
-        is_full=is_full,
-    )
+        is_stop[going], is_full[going] = rows.append_token(chosen[going], token_ids[going, column])
+    return is_taken, is_stop, is_full

@@ -136,24 +136,21 @@ class RowTable:
         """Return all running rows."""
         return int_array(np.flatnonzero(self.is_running))
 
-    def append_token(self, rows: IntArray, token_ids: IntArray) -> BoolArray:
-        """Give each row a token and say which of these tokens are stops for their rows."""
+    def append_token(self, rows: IntArray, token_ids: IntArray) -> tuple[BoolArray, BoolArray]:
+        """Give each row a token; say which of these are stops, and which rows may have no more."""
         lengths = self.num_known_tokens[rows]
         self.token_ids[rows, lengths] = token_ids
         lengths += 1
         self.num_known_tokens[rows] = lengths
+        is_full: BoolArray = lengths >= self.max_total_tokens[rows]
         is_stop: BoolArray = np.zeros(len(rows), dtype=np.bool_)
         for column in self.stop_columns:
             is_stop |= column[rows] == token_ids
         for row, stops in self.many_stops.items():
             is_stop |= (rows == row) & np.isin(token_ids, list(stops))
-        is_stop &= lengths >= self.min_total_tokens[rows]
-        return is_stop
-
-    def is_full(self, rows: IntArray) -> BoolArray:
-        """Say of each row whether it knows as many tokens as it may have."""
-        full: BoolArray = self.num_known_tokens[rows] >= self.max_total_tokens[rows]
-        return full
+        if is_stop.any():
+            is_stop &= lengths >= self.min_total_tokens[rows]
+        return is_stop, is_full
 
     def _set_stops(self, row: int, stops: frozenset[int]) -> None:
         """Note a row's stop tokens, one per column, or aside where they are many."""

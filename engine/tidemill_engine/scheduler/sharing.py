@@ -9,8 +9,8 @@ from it: it shares the full blocks and gets a copy of the last, partly filled on
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -47,6 +47,7 @@ class PrefixSharing:
         self._rows = rows
         self._kv = kv
         self._shift = kv.block_size.bit_length() - 1
+        self._offsets = int_array(np.arange(kv.block_size))
         self._leaders: dict[bytes, int] = {}
         self._led: dict[int, list[bytes]] = {}
         self._donors: dict[bytes, int] = {}
@@ -152,6 +153,9 @@ class PrefixSharing:
         first = self._rows.num_hashed_blocks[rows]
         self._rows.num_hashed_blocks[rows] = num_full
         is_one = num_full == first + 1
+        if is_one.all():
+            self._publish_one_each(rows, first)
+            return
         self._publish_one_each(rows[is_one], first[is_one])
         for row, start, end in zip(
             rows[~is_one].tolist(), first[~is_one].tolist(), num_full[~is_one].tolist(), strict=True
@@ -163,19 +167,21 @@ class PrefixSharing:
         """Publish one full block of each row; the same row may come again with its next block."""
         if len(rows) == 0:
             return
-        size = self._kv.block_size
-        columns = (positions << self._shift)[:, None] + np.arange(size, dtype=np.int32)
+        columns = (positions << self._shift)[:, None] + self._offsets
         data = self._rows.token_ids[rows[:, None], columns].tobytes()
-        width = len(data) // len(rows)
+        width = self._kv.block_size * self._rows.token_ids.itemsize
+        requests = self._rows.requests
         digests: list[bytes] = []
-        for index, (row, position) in enumerate(zip(rows.tolist(), positions.tolist(), strict=True)):
-            request = self._rows.request_at(row)
-            chain = request.chain
-            if len(chain) <= position:
-                parent = chain[-1] if chain else self._root(request)
-                start = index * width
-                chain.append(hashlib.sha256(parent + data[start : start + width]).digest()[:DIGEST_BYTES])
-            digests.append(chain[position])
+        start = 0
+        for row, position in zip(rows.tolist(), positions.tolist(), strict=True):
+            request = requests[row]
+            if request is not None:
+                chain = request.chain
+                if len(chain) <= position:
+                    parent = chain[-1] if chain else self._root(request)
+                    chain.append(sha256(parent + data[start : start + width]).digest()[:DIGEST_BYTES])
+                digests.append(chain[position])
+            start += width
         self._kv.publish(self._kv.block_table[rows, positions].tolist(), digests)
         if self._leaders:
             for digest in digests:
