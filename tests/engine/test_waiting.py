@@ -279,6 +279,22 @@ def test_the_state_of_a_million_tenants_stays_bounded() -> None:
     assert len(bench.queue._live) == 0
 
 
+def test_the_ten_thousandth_request_finds_the_queue_as_the_first_one_did() -> None:
+    bench = Bench(policy="slo")
+    bench.add("stays", tokens=10**4, ttft=80_000.0)
+    for index in range(10_000):
+        bench.now = float(index)
+        request = bench.add(f"r{index}", ttft=1.0)
+        bench.queue.take(request, bench.now)
+        if index % 3 == 0:
+            bench.queue.requeue(request, bench.now)
+        bench.queue.remove(request)
+    queue = bench.queue
+    heaps = [*queue._heaps.values(), queue._timers, queue._oldest._by_age]
+    assert max(len(heap) for heap in heaps) < 200
+    assert len(queue._hopeless) < 200
+
+
 def test_removing_counts_once_and_unknown_requests_are_ignored() -> None:
     bench = Bench()
     request = bench.add("a", tokens=7)

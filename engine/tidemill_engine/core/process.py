@@ -13,6 +13,7 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
+from tidemill_engine.core.calibration import calibrate
 from tidemill_engine.core.engine import EngineCore
 from tidemill_engine.core.learning import Learning
 from tidemill_engine.core.loop import CoreLoop
@@ -37,6 +38,8 @@ EXIT_LOAD_FAILED = 3
 EXIT_CORE_FAILED = 4
 _PR_SET_PDEATHSIG = 1
 _PROGRESS_SECONDS = 0.5
+_SIMULATED = "sim://"
+"""Models whose steps take a given time: there is nothing to calibrate."""
 
 
 def bind_to_parent() -> None:
@@ -88,6 +91,8 @@ def make_engine(config: CoreConfig, runner: ModelRunner) -> EngineCore:
         roots=PrefixRoots(os.urandom(32), config.model.uri) if _shares_prefixes(config) else None,
     )
     learning = Learning(config.scheduler.max_num_batched_tokens)
+    if not config.model.uri.startswith(_SIMULATED):
+        calibrate(config.scheduler, runner, limits, learning, time.monotonic)
     scheduler = create_scheduler(config.scheduler, kv, limits, learning.seams())
     return EngineCore(scheduler, runner, time.monotonic, seed=config.model.seed, learning=learning)
 
