@@ -6,7 +6,7 @@ know models, tensors or scheduling.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -113,4 +113,27 @@ def build_batch(output: SchedulerOutput, tables: RowTables) -> Batch:
         logit_rows=token_rows[output.logit_rows],
         num_decodes=int(np.argmax(is_chunk)) if is_chunk.any() else len(counts),
         block_size=tables.block_size,
+    )
+
+
+def with_padding(batch: Batch, num_tokens: int, *, padding_row: int) -> Batch:
+    """Return the batch with tokens that nobody needs before all others, each a sequence of its own.
+
+    They are computed and written into the first block of `padding_row`, which must be no request's.
+    """
+    if num_tokens == 0:
+        return batch
+    zeros = np.zeros(num_tokens, dtype=np.int64)
+    slot = int(batch.block_table[padding_row, 0]) * batch.block_size
+    starts = np.arange(num_tokens, dtype=np.int32)
+    return replace(
+        batch,
+        input_ids=np.concatenate([zeros, batch.input_ids]),
+        positions=np.concatenate([zeros, batch.positions]),
+        slot_mapping=np.concatenate([zeros + slot, batch.slot_mapping]),
+        row_index=int_array(np.concatenate([np.full(num_tokens, padding_row), batch.row_index])),
+        query_start_loc=int_array(np.concatenate([starts, batch.query_start_loc + num_tokens])),
+        seq_lens=int_array(np.concatenate([np.ones(num_tokens), batch.seq_lens])),
+        logit_tokens=batch.logit_tokens + num_tokens,
+        num_decodes=batch.num_decodes + num_tokens,
     )

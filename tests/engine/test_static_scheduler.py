@@ -4,8 +4,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine_builders import Harness, make_harness, make_request
-from tidemill_engine.config import DynamicConfig, SchedulerKind
+from engine_builders import Harness, make_harness, make_request, make_scheduler
+from tidemill_engine.batch import RowTables, build_batch, with_padding
+from tidemill_engine.config import (
+    CacheConfig,
+    CoreConfig,
+    DynamicConfig,
+    ModelConfig,
+    SchedulerConfig,
+    SchedulerKind,
+)
+from tidemill_engine.runner.load import load_runner
 
 
 def make(kind: SchedulerKind = "static", **options: object) -> Harness:
@@ -35,6 +44,22 @@ def test_prompts_are_padded_to_the_longest_and_ended_members_go_on_as_padding() 
     assert harness.scheduler.stats().padding_tokens == 19
 
 
+@given(
+    lengths=st.lists(st.integers(1, 60), min_size=1, max_size=8), max_num_batched_tokens=st.integers(8, 100)
+)
+@settings(max_examples=50, deadline=None)
+def test_each_prompt_is_padded_to_the_longest_exactly_and_steps_stay_near_the_budget(
+    lengths: list[int], max_num_batched_tokens: int
+) -> None:
+    harness = make(num_blocks=512, max_num_batched_tokens=max_num_batched_tokens)
+    for index, length in enumerate(lengths):
+        harness.add(make_request(f"r{index}", prompt_len=length, max_tokens=1))
+    harness.run()
+    computed = [step.num_tokens + step.num_padding_tokens for step in harness.steps]
+    assert sum(computed) == len(lengths) * max(lengths)
+    assert max(computed) < max_num_batched_tokens + max(lengths)
+
+
 def test_nobody_decodes_before_all_prompts_are_computed() -> None:
     harness = make(max_num_batched_tokens=16)
     for name in "abc":
@@ -59,7 +84,7 @@ def test_every_member_reserves_the_longest_prompt_and_the_longest_output() -> No
 
 def test_a_dynamic_batch_begins_at_a_preferred_size() -> None:
     harness = make(
-        "dynamic", max_num_batched_tokens=64, dynamic=DynamicConfig(window_seconds=3600.0, preferred_sizes=(3,))
+        "dynamic", max_num_batched_tokens=64, dynamic=DynamicConfig(window_seconds=99.0, preferred_sizes=(3,))
     )
     for name in "ab":
         harness.add(make_request(name))
@@ -120,3 +145,49 @@ def test_everybody_ends_with_the_tokens_of_a_continuous_batch_whoever_leaves(
             assert harness.tokens(f"r{index}") == reference.tokens(f"r{index}")
     stats = harness.scheduler.stats()
     assert (stats.num_running, stats.num_waiting, stats.num_free_blocks) == (0, 0, 64)
+
+
+def test_padding_stands_before_the_batch_and_writes_to_no_request_s_block() -> None:
+    tables = RowTables(num_rows=3, max_tokens_per_row=16, block_size=4)
+    tables.block_table[2] = 9
+    harness = make(max_num_batched_tokens=64)
+    harness.add(make_request("a", prompt=[5, 6, 7, 8, 9, 10], max_tokens=1))
+    harness.step()
+    tables.apply(harness.steps[0])
+    batch = build_batch(harness.steps[0], tables)
+    padded = with_padding(batch, 3, padding_row=2)
+    assert padded.input_ids.tolist() == [0, 0, 0, 5, 6, 7, 8, 9, 10]
+    assert padded.slot_mapping[:3].tolist() == [36, 36, 36]
+    assert padded.slot_mapping[3:].tolist() == batch.slot_mapping.tolist()
+    assert padded.query_start_loc.tolist() == [0, 1, 2, 3, 9]
+    assert padded.seq_lens.tolist() == [1, 1, 1, 6]
+    assert padded.logit_tokens.tolist() == [8]
+    assert padded.logit_rows.tolist() == batch.logit_rows.tolist()
+    assert padded.num_decodes == 3
+    assert with_padding(batch, 0, padding_row=2) is batch
+
+
+@pytest.mark.real_model
+def test_padding_changes_no_token_of_the_real_model() -> None:
+    config = CoreConfig(
+        model=ModelConfig(uri="builtin://smollm2-135m", dtype="float32"),
+        cache=CacheConfig(num_blocks=32),
+        scheduler=SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=64),
+    )
+    real_runner = load_runner(config, lambda _read, _total: None)
+    tokens = []
+    for kind in ("continuous", "static"):
+        harness = Harness(
+            scheduler=make_scheduler(
+                real_runner.info, kind=kind, is_prefix_caching=False, max_num_batched_tokens=64
+            ),
+            runner=real_runner,
+        )
+        for index, length in enumerate([3, 20, 9]):
+            prompt = list(range(100 + index, 100 + index + length))
+            harness.add(make_request(f"r{index}", prompt=prompt, max_tokens=4 + index, temperature=0.0))
+        harness.run()
+        tokens.append([harness.tokens(f"r{index}") for index in range(3)])
+        if kind == "static":
+            assert sum(step.num_padding_tokens for step in harness.steps) > 20
+    assert tokens[0] == tokens[1]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from tidemill_engine.batch import Batch, RowTables, build_batch, copy_in_order
+from tidemill_engine.batch import Batch, RowTables, build_batch, copy_in_order, with_padding
 from tidemill_engine.messages import TokenLogprobs
 from tidemill_engine.model_uri import find_model_path
 from tidemill_engine.models.llama import KVCache, LlamaModel, ModelInputs
@@ -164,11 +164,13 @@ class TorchCpuRunner:
         self._layout = CacheLayout(
             block_size=info.block_size, num_kv_heads=model.config.num_kv_heads, dtype=model.dtype
         )
-        self._cache = KVCache.allocate(model.config, info.num_blocks, info.block_size, model.dtype)
+        self._cache = KVCache.allocate(model.config, info.num_blocks + 1, info.block_size, model.dtype)
         self._swap = KVCache.allocate(model.config, info.num_swap_blocks, info.block_size, model.dtype)
         self._tables = RowTables(
-            num_rows=num_rows, max_tokens_per_row=info.max_model_len, block_size=info.block_size
+            num_rows=num_rows + 1, max_tokens_per_row=info.max_model_len, block_size=info.block_size
         )
+        self._padding_row = num_rows
+        self._tables.block_table[num_rows] = info.num_blocks  # a block that the scheduler does not know
         self._rows: list[NewRow | None] = [None] * num_rows
         self._launched: deque[_LaunchedStep] = deque()
 
@@ -185,6 +187,7 @@ class TorchCpuRunner:
         for new_row in output.new_rows:
             self._rows[new_row.row] = new_row
         batch = build_batch(output, self._tables)
+        batch = with_padding(batch, output.num_padding_tokens, padding_row=self._padding_row)
         hidden = self._model.forward(self._inputs(batch), self._cache)
         logits = self._model.logits(hidden[torch.from_numpy(batch.logit_tokens)])
         self._launched.append(

@@ -5,8 +5,8 @@
 - All prompts are computed first, padded to the longest; then everyone decodes in step, and those that have
   ended go on as padding until the slowest member ends. Nobody joins meanwhile.
 
-Prompts are computed in pieces of the token budget, so that memory stays bounded; padding is added to the
-step that ends a member's prompt. A member is told its tokens as they come and its end at once, which a
+Prompts are computed in pieces of the token budget, each with its share of the padding, so that memory stays
+bounded. A member is told its tokens as they come and its end at once, which a
 server that waits for the whole batch would not do: the baseline is kinder than it must be. Knows batches.
 The life of requests and rows is that of the continuous scheduler.
 """
@@ -143,13 +143,17 @@ class StaticScheduler(ContinuousScheduler):
         left = rows.num_prompt_tokens - rows.num_computed_tokens
         unfinished = np.flatnonzero(rows.is_running & (left > 0)).tolist()
         for row in unfinished:
-            if plan.token_budget == 0:
+            if plan.token_budget <= 0:
                 break
             self._announce(row, plan)
-            count = min(int(left[row]), plan.token_budget)
+            prompt, padded = int(rows.num_prompt_tokens[row]), self._batch.longest_prompt
+            done = int(rows.num_computed_tokens[row])
+            count = min(int(left[row]), max(1, plan.token_budget * prompt // padded))
             self._composer.add(plan, int_array([row]), int_array([count]))
-            if count == left[row]:
-                plan.num_padding_tokens += self._batch.longest_prompt - int(rows.num_prompt_tokens[row])
+            padding = padded - prompt
+            padding_now = (done + count) * padding // prompt - done * padding // prompt
+            plan.num_padding_tokens += padding_now
+            plan.token_budget -= padding_now
         return bool(unfinished)
 
     def _decode(self, plan: StepPlan) -> None:
