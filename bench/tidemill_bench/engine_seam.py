@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from tidemill_engine.config import OrderConfig, Policy, SchedulerConfig, SchedulerKind
-from tidemill_engine.kv import KVCacheManager
+from tidemill_engine.config import AdmissionMode, OrderConfig, Policy, SchedulerConfig, SchedulerKind
+from tidemill_engine.core.learning import Learning
+from tidemill_engine.kv import KVCacheManager, PrefixRoots
 from tidemill_engine.messages import EngineRequest, SamplingParams
 from tidemill_engine.request import RequestLimits
-from tidemill_engine.scheduler import ContinuousScheduler
+from tidemill_engine.scheduler.factory import create_scheduler
 
 if TYPE_CHECKING:
     from tidemill_bench.requests import SimRequest
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 LongArray = npt.NDArray[np.int64]
 VOCAB_SIZE = 49_152
+_ROOT_KEY = b"no secret: a simulation must repeat"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +40,15 @@ class EngineSetup:
     block_size: int = 32
     max_model_len: int = 6016
     has_prefix_cache: bool = True
+    is_chunked_prefill: bool = True
+    admission: AdmissionMode = "adaptive"
 
     @property
     def name(self) -> str:
         """Return how reports call it."""
-        return self.scheduler if self.scheduler != "continuous" else f"continuous {self.policy}"
+        if self.scheduler != "continuous":
+            return self.scheduler
+        return f"continuous {self.policy}" + ("" if self.admission == "adaptive" else f" {self.admission}")
 
     def but(self, **changes: object) -> EngineSetup:
         """Return the same with other values."""
@@ -60,26 +66,43 @@ class Told:
     num_cached_tokens: int = 0
 
 
-def build_scheduler(setup: EngineSetup) -> Scheduler:
-    """Build the engine's own scheduler around an empty cache."""
+@dataclass(frozen=True, kw_only=True)
+class SimEngine:
+    """A scheduler as the core builds it, and what it learns from the steps that it is told of."""
+
+    scheduler: Scheduler
+    learning: Learning
+
+    def observe(self, output: SchedulerOutput, seconds: float) -> None:
+        """Let it learn how long a step took."""
+        self.learning.observe(output, seconds, 0.0)
+
+
+def build_engine(setup: EngineSetup) -> SimEngine:
+    """Build the engine's own scheduler around an empty cache, wired as in the core process."""
     limits = RequestLimits(
         vocab_size=VOCAB_SIZE,
         max_model_len=setup.max_model_len,
         max_cached_tokens=setup.num_blocks * setup.block_size,
     )
+    is_sharing = setup.has_prefix_cache and setup.scheduler == "continuous"
     kv = KVCacheManager(
         num_blocks=setup.num_blocks,
         block_size=setup.block_size,
         num_rows=setup.max_num_seqs,
         max_tokens_per_row=limits.max_sequence_tokens,
+        roots=PrefixRoots(_ROOT_KEY, "simulated") if is_sharing else None,
     )
     config = SchedulerConfig(
         kind=setup.scheduler,
         max_num_seqs=setup.max_num_seqs,
         max_num_batched_tokens=setup.max_num_batched_tokens,
+        is_chunked_prefill=setup.is_chunked_prefill,
+        admission=setup.admission,
         order=OrderConfig(policy=setup.policy),
     )
-    return ContinuousScheduler(config, kv, limits)
+    learning = Learning(setup.max_num_batched_tokens)
+    return SimEngine(scheduler=create_scheduler(config, kv, limits, learning.seams()), learning=learning)
 
 
 def to_message(request: SimRequest, index: int) -> EngineRequest:
@@ -113,10 +136,3 @@ def told(outputs: StepOutputs) -> tuple[LongArray, list[tuple[int, Told]]]:
         for output in outputs.special
     ]
     return outputs.handles, special
-
-
-def note_step(scheduler: Scheduler, output: SchedulerOutput, seconds: float) -> None:
-    """Tell the scheduler how long a step took, where it wants to know."""
-    observe = getattr(scheduler, "observe_step", None)
-    if observe is not None:
-        observe(output, seconds)

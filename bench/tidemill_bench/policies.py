@@ -110,8 +110,8 @@ class Losses:
 def losses(options: PolicyOptions) -> dict[str, Losses]:
     """Take the static scheduler's losses away one after another.
 
-    Padding: the same steps, but tokens for nobody take no time. Barrier: continuous, still 32 slots: a slot is
-    taken again as soon as it is left. Reservation: as many slots as the same memory holds when it is taken
+    Padding: the same steps, but tokens for nobody take no time. Barrier: continuous, still 32 slots: a slot
+    is taken again as soon as it is left. Reservation: as many slots as the same memory holds when it is taken
     block by block; with 8 requests for each of them.
     """
     found = {}
@@ -138,8 +138,9 @@ def goodput(options: PolicyOptions, capacity: dict[str, float]) -> dict[str, dic
         RateSearch(
             setup=setup,
             step_time=options.step_time,
-            load=options.load(SHAPES[shape]),
-            highest_rate=1.5 * capacity[shape],
+            load=options.load(SHAPES[shape], count=128 if options.is_quick else None),
+            highest_rate=capacity[shape],
+            tolerance=1.2 if options.is_quick else 1.05,
         )
         for shape in SHAPES
         for setup in engines
@@ -204,7 +205,9 @@ def slo_gain(options: PolicyOptions, capacity: float) -> SloGain:
     load = MixedLoad(
         shape=SHAPES["medium"], count=2 * REQUESTS_PER_SLOT * STATIC_BATCH, seed=options.seed, slo=options.slo
     )
-    search = RateSearch(setup=CONTINUOUS, step_time=options.step_time, load=load, highest_rate=capacity)
+    search = RateSearch(
+        setup=CONTINUOUS, step_time=options.step_time, load=load, highest_rate=capacity, tolerance=1.02
+    )
     rate = rate_for_attainment(search, _FIFO_ATTAINMENT)
     attainment = {}
     for policy in POLICIES:
@@ -215,7 +218,7 @@ def slo_gain(options: PolicyOptions, capacity: float) -> SloGain:
 
 @dataclass(frozen=True, kw_only=True)
 class Flood:
-    """P99 latencies of a quiet tenant, seconds: on its fair share, and beside a flood with and without fairness."""
+    """A quiet tenant's P99 latencies in seconds: on its fair share, beside a flood, and without fairness."""
 
     fair_share: float
     beside_flood: float

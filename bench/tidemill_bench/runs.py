@@ -14,14 +14,14 @@ from typing import TypeVar
 
 import numpy as np
 
-from tidemill_bench.engine_seam import EngineSetup, build_scheduler
+from tidemill_bench.engine_seam import EngineSetup, build_engine
 from tidemill_bench.figures import Figures, attained_ttft, summarize
 from tidemill_bench.requests import LengthShape, SimRequest, draw_requests
 from tidemill_bench.simulator import RequestTimes, Simulation, SimulationOptions, Simulator
 from tidemill_bench.step_time import StepTime
 
 REQUIRED_ATTAINMENT = 0.9
-_RATE_TOLERANCE = 1.06
+_LEAST_SHARE = 1 / 4096
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -81,7 +81,7 @@ def run_job(job: Job) -> Figures:
 def simulate(job: Job, options: SimulationOptions | None = None) -> Simulation:
     """Run one job and return everything that happened."""
     options = replace(options or SimulationOptions(), is_padding_charged=job.is_padding_charged)
-    return Simulator(build_scheduler(job.setup), job.step_time, job.requests, options).run()
+    return Simulator(build_engine(job.setup), job.step_time, job.requests, options).run()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +93,11 @@ class RateSearch:
     load: Load
     highest_rate: float
     required: float = REQUIRED_ATTAINMENT
+    tolerance: float = 1.05
+
+    def keeps_slo(self, rate: float) -> bool:
+        """Say whether the required share of requests keeps the SLO at a rate."""
+        return self.attainment(rate, may_stop_early=True) >= self.required
 
     def attainment(self, rate: float, *, may_stop_early: bool = False) -> float:
         """Return the share of requests that keep the SLO at a rate; early means: less than required."""
@@ -111,13 +116,18 @@ class RateSearch:
 
 
 def highest_rate(search: RateSearch) -> float:
-    """Return the highest rate, requests a second, that keeps the SLO; 0 where even a trickle does not."""
-    low, high = search.highest_rate / 4096, search.highest_rate
-    if search.attainment(low, may_stop_early=True) < search.required:
-        return 0.0
-    while high / low > _RATE_TOLERANCE:
+    """Return the highest rate, requests a second, that keeps the SLO; 0 where even a trickle does not.
+
+    Comes from above, by halves, since runs that fail are short, and then closes in.
+    """
+    low, high = search.highest_rate, 2 * search.highest_rate
+    while not search.keeps_slo(low):
+        low, high = low / 2, low
+        if low < search.highest_rate * _LEAST_SHARE:
+            return 0.0
+    while high / low > search.tolerance:
         middle = math.sqrt(low * high)
-        if search.attainment(middle, may_stop_early=True) >= search.required:
+        if search.keeps_slo(middle):
             low = middle
         else:
             high = middle
@@ -132,7 +142,7 @@ def highest_rates(searches: Sequence[RateSearch], workers: int | None = None) ->
 def rate_for_attainment(search: RateSearch, wanted: float) -> float:
     """Return about the rate at which that share keeps the SLO, between a tenth and twice `highest_rate`."""
     low, high = search.highest_rate / 10, search.highest_rate * 2
-    while high / low > _RATE_TOLERANCE**0.5:
+    while high / low > search.tolerance:
         middle = math.sqrt(low * high)
         if search.attainment(middle) >= wanted:
             low = middle

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from tidemill_bench.engine_seam import EngineSetup, build_scheduler, to_message
+from tidemill_bench.engine_seam import EngineSetup, build_engine, to_message
 from tidemill_bench.requests import SimRequest
 from tidemill_bench.simulator import make_result
 
@@ -100,7 +100,7 @@ def measure(num_running: int, options: CostOptions, *, is_aligned: bool) -> Cost
         block_size=options.block_size,
         max_model_len=tokens + 1,
     )
-    scheduler = build_scheduler(setup)
+    scheduler = build_engine(setup).scheduler
     for index in range(num_running):
         shift = 0 if is_aligned else index % options.block_size
         request = SimRequest(

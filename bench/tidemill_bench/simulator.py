@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from tidemill_bench.engine_seam import Told, note_step, to_message, told
+from tidemill_bench.engine_seam import SimEngine, Told, to_message, told
 from tidemill_bench.step_time import StepTime
 from tidemill_engine.scheduler.step_model import features_of
 from tidemill_engine.step import StepResult
 
 if TYPE_CHECKING:
     from tidemill_bench.requests import SimRequest
-    from tidemill_engine.scheduler.base import Scheduler
     from tidemill_engine.step import IntArray, SchedulerOutput
 
 FloatArray = npt.NDArray[np.float64]
@@ -135,12 +134,13 @@ class Simulator:
 
     def __init__(
         self,
-        scheduler: Scheduler,
+        engine: SimEngine,
         step_time: StepTime,
         requests: Iterable[SimRequest],
         options: SimulationOptions | None = None,
     ) -> None:
-        self._scheduler = scheduler
+        self._engine = engine
+        self._scheduler = engine.scheduler
         self._step_time = step_time
         self._requests = tuple(requests)
         self._options = options or SimulationOptions()
@@ -164,9 +164,10 @@ class Simulator:
                 idle_ticks += 1
                 if idle_ticks > _MAX_IDLE_TICKS:
                     raise SimulationStuckError(f"at {self._now:.3f} s: {self._scheduler.stats()}")
-                self._now = min(self._now + _IDLE_TICK_SECONDS, self._next_event(self._now))
+                held_back = self._scheduler.wait_seconds(self._now)
+                self._now = min(self._now + held_back + _IDLE_TICK_SECONDS, self._next_event())
             elif self._arrivals:
-                self._now = self._next_event(math.inf)
+                self._now = self._next_event()
             else:
                 break
         return self._result()
@@ -180,11 +181,11 @@ class Simulator:
             and is_over(self._times, self._now)
         )
 
-    def _next_event(self, default: float) -> float:
-        """Return the time of the next arrival or abort if it is later than now, else a tick on."""
+    def _next_event(self) -> float:
+        """Return the time of the next arrival or abort; infinity if there is none."""
         coming = [events[0][0] for events in (self._arrivals, self._aborts) if events]
         later = [when for when in coming if when > self._now]
-        return min(later) if later else default + _IDLE_TICK_SECONDS
+        return min(later, default=math.inf)
 
     def _take_events(self) -> None:
         """Hand over the requests that have arrived and take out those whose clients have left."""
@@ -204,7 +205,7 @@ class Simulator:
         seconds = self._seconds(output)
         self._now += seconds
         result = make_result(output)
-        note_step(self._scheduler, output, seconds)
+        self._engine.observe(output, seconds)
         plain, exceptional = told(self._scheduler.update(result, self._now))
         self._times.note_one_each(plain, self._now)
         for index, what in exceptional:
