@@ -39,12 +39,13 @@ class Trial:
 
 
 TRIALS = (
-    Trial(num_requests=1, prompt_tokens=32, output_tokens=4),
-    Trial(num_requests=4, prompt_tokens=32, output_tokens=4),
-    Trial(num_requests=1, prompt_tokens=200, output_tokens=4),
+    Trial(num_requests=1, prompt_tokens=8, output_tokens=4),
+    Trial(num_requests=4, prompt_tokens=16, output_tokens=4),
+    Trial(num_requests=1, prompt_tokens=120, output_tokens=3),
     Trial(num_requests=8, prompt_tokens=8, output_tokens=4),
-    Trial(num_requests=1, prompt_tokens=500, output_tokens=4),
-    Trial(num_requests=16, prompt_tokens=40, output_tokens=4),
+    Trial(num_requests=1, prompt_tokens=300, output_tokens=3),
+    Trial(num_requests=16, prompt_tokens=24, output_tokens=4),
+    Trial(num_requests=1, prompt_tokens=500, output_tokens=3),
 )
 
 
@@ -67,29 +68,28 @@ def calibrate(
     deadline = clock() + MAX_SECONDS
     num_steps = 0
     for trial in TRIALS:
-        names = _add(engine, trial, limits.vocab_size)
+        if clock() >= deadline:
+            break
+        _add(engine, trial, limits.vocab_size)
         while clock() < deadline and (output := engine.schedule()) is not None:
             engine.run(output)
             num_steps += 1
-        for name in names:
-            engine.abort(name)
     logger.info("the step model after %d steps: %s", num_steps, learning.model.fitted())
     return num_steps
 
 
-def _add(engine: EngineCore, trial: Trial, vocab_size: int) -> list[str]:
+def _add(engine: EngineCore, trial: Trial, vocab_size: int) -> None:
     """Add a trial's requests, whose prompts mean nothing; those that can't run here are left out."""
     tokens = np.random.default_rng(trial.num_requests).integers(
         0, vocab_size, (trial.num_requests, trial.prompt_tokens)
     )
-    requests = [
-        EngineRequest(
-            request_id=f"calibration-{index}",
-            handle=index,
-            prompt_token_ids=tokens[index].tolist(),
-            sampling=SamplingParams(max_tokens=trial.output_tokens, temperature=0.0, ignore_eos=True),
-            arrival_time=0.0,
+    for index in range(trial.num_requests):
+        engine.add(
+            EngineRequest(
+                request_id=f"calibration-{index}",
+                handle=index,
+                prompt_token_ids=tokens[index].tolist(),
+                sampling=SamplingParams(max_tokens=trial.output_tokens, temperature=0.0, ignore_eos=True),
+                arrival_time=0.0,
+            )
         )
-        for index in range(trial.num_requests)
-    ]
-    return [request.request_id for request in requests if engine.add(request) is None]
