@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+NEWCOMERS_SHARE = 4
+"""Prompts under way leave one in so many prompt tokens of a step to requests that wait."""
+SHARE_PAUSE_STEPS = 16
+
 
 class RunningWork:
     """Fills a plan with what running rows want."""
@@ -34,6 +38,9 @@ class RunningWork:
         self._composer = parts.composer
         self._chunks = chunks
         self._preempt = preempt
+        self._has_left_share = False
+        self._num_taken_before = 0
+        self._share_again_at_step = 0
 
     def fill(self, plan: StepPlan) -> None:
         """Add decodes, then chunks of prompts under way."""
@@ -96,10 +103,31 @@ class RunningWork:
         plan.prefill_budget = self._chunks.prefill_budget(self._decode_load(plan, rows))
         if not plan.is_empty and self._parts.gate.is_critical(self._kv.num_held_blocks):
             return
+        for_newcomers = self._share_of_newcomers(plan) if len(rows) else 0
+        plan.prefill_budget = plan.num_chunk_tokens - for_newcomers
         for row in rows.tolist():
             if self._composer.num_prompt_tokens_left(plan) <= 0:
-                return
+                break
             self._composer.add_chunk(plan, row)
+        plan.prefill_budget += for_newcomers
+
+    def _share_of_newcomers(self, plan: StepPlan) -> int:
+        """Return how many prompt tokens the prompts under way leave to waiting requests.
+
+        So short prompts move beside a long one. Where nobody could make use of it, it is tried less often.
+        """
+        num_taken = self._queue.num_taken
+        if self._has_left_share and num_taken == self._num_taken_before:
+            self._share_again_at_step = plan.step_id + SHARE_PAUSE_STEPS
+        self._has_left_share = (
+            self._composer.is_chunked
+            and len(self._queue) > 0
+            and self._rows.num_free > 0
+            and self._parts.gate.is_open
+            and plan.step_id >= self._share_again_at_step
+        )
+        self._num_taken_before = num_taken
+        return plan.num_chunk_tokens // NEWCOMERS_SHARE if self._has_left_share else 0
 
     def _decode_load(self, plan: StepPlan, prefills: IntArray) -> DecodeLoad:
         """Say what the step's decodes weigh and where its first chunk starts."""

@@ -68,6 +68,8 @@ class WaitingQueue:
         self._hopeless: deque[Entry] = deque()
         self._reconsidered_at = float("-inf")
         self._num_tokens = 0
+        self.num_taken = 0
+        """How many requests have been taken so far."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -123,6 +125,7 @@ class WaitingQueue:
         self._passing.note_taken(entry)
         self._oldest.note_taken(entry, count)
         self._stop_waiting(entry)
+        self.num_taken += 1
         if entry.rank.is_fresh:
             self.tenants.charge(request.tenant_index, num_prompt_tokens=count)
         self.refresh(now)
