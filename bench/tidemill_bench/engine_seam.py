@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 LongArray = npt.NDArray[np.int64]
 VOCAB_SIZE = 49_152
+_STEPS_TO_LEARN = 256
+_LEARN_EVERY = 8
 _ROOT_KEY = b"no secret: a simulation must repeat"
 
 
@@ -42,13 +44,14 @@ class EngineSetup:
     has_prefix_cache: bool = True
     is_chunked_prefill: bool = True
     admission: AdmissionMode = "adaptive"
+    label: str = ""
 
     @property
     def name(self) -> str:
         """Return how reports call it."""
         if self.scheduler != "continuous":
             return self.scheduler
-        return f"continuous {self.policy}" + ("" if self.admission == "adaptive" else f" {self.admission}")
+        return f"continuous {self.policy}{self.label}"
 
     def but(self, **changes: object) -> EngineSetup:
         """Return the same with other values."""
@@ -66,16 +69,19 @@ class Told:
     num_cached_tokens: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class SimEngine:
     """A scheduler as the core builds it, and what it learns from the steps that it is told of."""
 
     scheduler: Scheduler
     learning: Learning
+    num_steps: int = 0
 
     def observe(self, output: SchedulerOutput, seconds: float) -> None:
-        """Let it learn how long a step took."""
-        self.learning.observe(output, seconds, 0.0)
+        """Let it learn how long a step took: from every one at first, then from some, as nothing changes."""
+        self.num_steps += 1
+        if self.num_steps <= _STEPS_TO_LEARN or self.num_steps % _LEARN_EVERY == 0:
+            self.learning.observe(output, seconds, 0.0)
 
 
 def build_engine(setup: EngineSetup) -> SimEngine:

@@ -11,17 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from tidemill_bench.engine_seam import EngineSetup
-from tidemill_bench.figures import Figures, attained_ttft
-from tidemill_bench.requests import SHAPES, LengthShape, SimRequest, draw_requests
+from tidemill_bench.figures import Figures
+from tidemill_bench.requests import SHAPES, LengthShape, SimRequest
 from tidemill_bench.runs import (
     Job,
     Load,
     RateSearch,
     TtftSlo,
     highest_rates,
-    rate_for_attainment,
     run_jobs,
-    simulate,
 )
 from tidemill_bench.step_time import StepTime
 from tidemill_bench.traces import TRACES, load_trace
@@ -33,7 +31,7 @@ REQUESTS_PER_SLOT = 8
 STATIC = EngineSetup(scheduler="static", max_num_seqs=STATIC_BATCH)
 DYNAMIC = EngineSetup(scheduler="dynamic", max_num_seqs=STATIC_BATCH)
 CONTINUOUS = EngineSetup(max_num_seqs=STATIC_BATCH)
-WIDE = EngineSetup(max_num_seqs=256)
+WIDE = EngineSetup(max_num_seqs=256, label=", 256 slots")
 POLICIES = ("fifo", "sjf", "priority", "slo")
 _FIFO_ATTAINMENT = 0.6
 _MAX_TRACE_PROMPT = 16_000
@@ -77,9 +75,9 @@ class Row:
 
 
 def setups(options: PolicyOptions) -> list[EngineSetup]:
-    """Return the engines that are compared, all with 32 slots and the same memory."""
+    """Return the engines that are compared: 32 slots, or as many as go into the same memory ("wide")."""
     policies = POLICIES[:1] if options.is_quick else POLICIES
-    return [STATIC, DYNAMIC, *(CONTINUOUS.but(policy=policy) for policy in policies)]
+    return [STATIC, DYNAMIC, *(CONTINUOUS.but(policy=policy) for policy in policies), WIDE]
 
 
 def saturated(options: PolicyOptions) -> list[Row]:
@@ -112,10 +110,10 @@ def losses(options: PolicyOptions) -> dict[str, Losses]:
 
     Padding: the same steps, but tokens for nobody take no time. Barrier: continuous, still 32 slots: a slot
     is taken again as soon as it is left. Reservation: as many slots as the same memory holds when it is taken
-    block by block; with 8 requests for each of them.
+    block by block.
     """
     found = {}
-    count = REQUESTS_PER_SLOT * (STATIC_BATCH if options.is_quick else WIDE.max_num_seqs)
+    count = REQUESTS_PER_SLOT * (STATIC_BATCH if options.is_quick else 2 * STATIC_BATCH)
     for name, shape in SHAPES.items():
         load = options.load(shape, count=count)
         full = options.job(STATIC, load)
@@ -133,14 +131,14 @@ def losses(options: PolicyOptions) -> dict[str, Losses]:
 
 def goodput(options: PolicyOptions, capacity: dict[str, float]) -> dict[str, dict[str, float]]:
     """Find for each shape and engine the highest rate at which 90 % of the requests keep the SLO."""
-    engines = (STATIC, CONTINUOUS) if options.is_quick else setups(options)
+    engines = [STATIC, CONTINUOUS] if options.is_quick else [*setups(options)]
     searches = [
         RateSearch(
             setup=setup,
             step_time=options.step_time,
-            load=options.load(SHAPES[shape], count=128 if options.is_quick else None),
+            load=options.load(SHAPES[shape], count=96 if options.is_quick else None),
             highest_rate=capacity[shape],
-            tolerance=1.2 if options.is_quick else 1.05,
+            tolerance=1.25 if options.is_quick else 1.05,
         )
         for shape in SHAPES
         for setup in engines
@@ -173,93 +171,10 @@ def sparse(options: PolicyOptions) -> list[Row]:
     return _rows([("sparse", setup) for setup in engines], run_jobs(jobs, options.workers))
 
 
-@dataclass(frozen=True, kw_only=True)
-class SloGain:
-    """Shares of requests that keep their own SLO, at one rate."""
-
-    rate: float
-    attainment: dict[str, float]
-
-    @property
-    def gain_points(self) -> float:
-        """Return what `slo` attains more than `fifo`, in percentage points."""
-        return 100.0 * (self.attainment["slo"] - self.attainment["fifo"])
-
-
-@dataclass(frozen=True, kw_only=True)
-class MixedLoad(Load):
-    """Half the requests must answer at once, the other half may take ten times as long."""
-
-    def requests(self, step_time: StepTime) -> list[SimRequest]:
-        """Draw the requests, each with its SLO."""
-        rng = np.random.default_rng(self.seed + 1)
-        is_urgent = rng.random(self.count) < _SHARE_OF_URGENT
-        return [
-            request if urgent else replace(request, slo_ttft_seconds=10.0 * (request.slo_ttft_seconds or 0.0))
-            for request, urgent in zip(super().requests(step_time), is_urgent, strict=True)
-        ]
-
-
-def slo_gain(options: PolicyOptions, capacity: float) -> SloGain:
-    """Compare the policies where `fifo` attains about 60 %: half the requests urgent, half patient."""
-    load = MixedLoad(
-        shape=SHAPES["medium"], count=2 * REQUESTS_PER_SLOT * STATIC_BATCH, seed=options.seed, slo=options.slo
-    )
-    search = RateSearch(
-        setup=CONTINUOUS, step_time=options.step_time, load=load, highest_rate=capacity, tolerance=1.02
-    )
-    rate = rate_for_attainment(search, _FIFO_ATTAINMENT)
-    attainment = {}
-    for policy in POLICIES:
-        job = options.job(CONTINUOUS.but(policy=policy), replace(load, rate=rate))
-        attainment[policy] = float(attained_ttft(simulate(job)).mean())
-    return SloGain(rate=rate, attainment=attainment)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Flood:
-    """A quiet tenant's P99 latencies in seconds: on its fair share, beside a flood, and without fairness."""
-
-    fair_share: float
-    beside_flood: float
-    without_fairness: float
-
-    @property
-    def ratio(self) -> float:
-        """Return the P99 beside the flood over what the fair share gives."""
-        return self.beside_flood / self.fair_share
-
-
-def flood(options: PolicyOptions, capacity: float) -> Flood:
-    """Let one tenant send five times what the engine can do, another less than its half.
-
-    The yardstick is the quiet tenant alone on its fair share: an engine of its own with half of the slots and
-    half of the speed.
-    """
-    shape = SHAPES["medium"]
-    count = REQUESTS_PER_SLOT * STATIC_BATCH
-    quiet = _tenant("quiet", draw_requests(shape, count // 2, rate=0.4 * capacity, seed=options.seed))
-    span = quiet[-1].arrival_seconds
-    noisy_count = int(5 * capacity * span)
-    noisy = _tenant("noisy", draw_requests(shape, noisy_count, rate=5 * capacity, seed=options.seed + 7))
-    merged = sorted([*quiet, *noisy], key=lambda request: request.arrival_seconds)
-    anonymous = [replace(request, tenant="") for request in merged]
-    half = CONTINUOUS.but(max_num_seqs=CONTINUOUS.max_num_seqs // 2)
-    alone = simulate(Job(setup=half, step_time=options.step_time.scaled(2.0), requests=tuple(quiet)))
-    beside = simulate(Job(setup=CONTINUOUS, step_time=options.step_time, requests=tuple(merged)))
-    unfair = simulate(Job(setup=CONTINUOUS, step_time=options.step_time, requests=tuple(anonymous)))
-    is_quiet = np.array([request.tenant == "quiet" for request in merged])
-    return Flood(
-        fair_share=_p99(alone.times.last_token, alone.times.arrival, np.ones(len(quiet), dtype=np.bool_)),
-        beside_flood=_p99(beside.times.last_token, beside.times.arrival, is_quiet),
-        without_fairness=_p99(unfair.times.last_token, unfair.times.arrival, is_quiet),
-    )
-
-
 def traces(options: PolicyOptions) -> list[Row]:
     """Run the public traces, slowed down to about 70 % of what the engine can do."""
     rows = []
-    limit = 300 if options.is_quick else None
+    limit = 100 if options.is_quick else 1000
     for name in TRACES:
         setup = CONTINUOUS.but(max_num_seqs=128, max_model_len=131_072, num_blocks=8192)
         requests = [r for r in load_trace(name, limit=limit) if r.num_prompt_tokens <= _MAX_TRACE_PROMPT]
@@ -278,14 +193,6 @@ def _rows(names: list[tuple[str, EngineSetup]], figures: list[Figures]) -> list[
         Row(load=load, engine=setup.name, figures=found)
         for (load, setup), found in zip(names, figures, strict=True)
     ]
-
-
-def _tenant(name: str, requests: list[SimRequest]) -> list[SimRequest]:
-    return [replace(request, tenant=name) for request in requests]
-
-
-def _p99(ends: FloatArray, arrivals: FloatArray, chosen: BoolArray) -> float:
-    return float(np.percentile((ends - arrivals)[chosen], 99))
 
 
 def _lone_seconds(request: SimRequest, step_time: StepTime) -> float:

@@ -52,14 +52,17 @@ class StepTime:
         """Return the times of a machine that takes so many times as long."""
         return replace(self, coefficients=tuple(factor * c for c in self.coefficients))
 
-    def to_json(self) -> str:
-        """Return the text of a constants file."""
-        plain = {
+    def as_json(self) -> dict[str, object]:
+        """Return what a constants file holds."""
+        return {
             "coefficients": dict(zip(FEATURES, self.coefficients, strict=True)),
             "relative_error": self.relative_error,
             "provenance": self.provenance,
         }
-        return json.dumps(plain, indent=2)
+
+    def __str__(self) -> str:
+        told = [self.provenance[name] for name in ("model", "machine", "method") if name in self.provenance]
+        return "; ".join(told) or "given constants"
 
     @staticmethod
     def from_json(text: str) -> StepTime:
