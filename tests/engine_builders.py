@@ -112,10 +112,12 @@ class Harness:
     scheduler: ContinuousScheduler
     runner: ModelRunner
     depth: int = 1
+    checks_every_step: bool = True
     now: float = 0.0
     outputs: list[RequestOutput] = field(default_factory=list)
     steps: list[SchedulerOutput] = field(default_factory=list)
     _ids: dict[int, str] = field(default_factory=dict)
+    _touched: deque[dict[int, set[int]]] = field(default_factory=deque)
     _results: deque[StepResult] = field(default_factory=deque)
 
     def add(self, request: EngineRequest, seed: int = 0) -> None:
@@ -142,11 +144,36 @@ class Harness:
             self.steps.append(output)
             self.runner.launch(output)
             self._results.append(self.runner.sample(None))
+            if self.checks_every_step:
+                self._check_blocks(output)
         if self._results and (len(self._results) >= self.depth or output is None):
             self.outputs += self.spelled_out(self.scheduler.update(self._results.popleft(), self.now))
-            self.scheduler.check_integrity()
+            if self._touched:
+                self._touched.popleft()
+            if self.checks_every_step:
+                self.scheduler.check_integrity()
             return True
         return output is not None
+
+    def _check_blocks(self, output: SchedulerOutput) -> None:
+        """Fail if a step writes what another row's step in flight reads, or gives its row away."""
+        table, size = self.scheduler._kv.block_table, self.scheduler._kv.block_size
+        touched: dict[int, set[int]] = {}
+        written: dict[int, set[int]] = {}
+        ends = output.start_pos + output.num_scheduled_tokens
+        for row, start, end in zip(
+            output.rows.tolist(), output.start_pos.tolist(), ends.tolist(), strict=True
+        ):
+            touched[row] = set(table[row, : -(-end // size)].tolist())
+            written[row] = set(table[row, start // size : -(-end // size)].tolist())
+        written[-1] = {*output.block_copies[:, 1].tolist(), *output.swap_in[:, 1].tolist()}
+        new_rows = {new_row.row for new_row in output.new_rows}
+        for in_flight in self._touched:
+            assert not new_rows & set(in_flight), "a row was given away while a step used it"
+            for row, blocks in in_flight.items():
+                for writer, targets in written.items():
+                    assert writer == row or not targets & blocks, "a block was reused while a step used it"
+        self._touched.append(touched)
 
     def spelled_out(self, outputs: StepOutputs) -> list[RequestOutput]:
         """Return columns as if each of their tokens were an output of its own, and the special ones."""

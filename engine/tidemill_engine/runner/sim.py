@@ -2,8 +2,8 @@
 
 The next token is a hash of all tokens before it, read back through the block table. So chunks, batches,
 cached prefixes, swaps and preemption can't change it, and a block given to two rows at once would: then a
-slot holds another token or position than it should, and the row fails. Knows no torch; sampling parameters
-other than lengths and end tokens change nothing.
+slot holds another token or position than it should, and the row fails. Siblings of a prompt go different
+ways. Knows no torch; sampling parameters other than lengths and end tokens change nothing.
 """
 
 from __future__ import annotations
@@ -94,6 +94,7 @@ class _Row:
 
     sampling: SamplingParams
     num_prompt_tokens: int
+    sibling: int
 
 
 class SimRunner:
@@ -124,7 +125,9 @@ class SimRunner:
         self._tables.apply(output)
         for new_row in output.new_rows:
             self._rows[new_row.row] = _Row(
-                sampling=new_row.sampling, num_prompt_tokens=new_row.num_prompt_tokens
+                sampling=new_row.sampling,
+                num_prompt_tokens=new_row.num_prompt_tokens,
+                sibling=new_row.sibling,
             )
         batch = build_batch(output, self._tables)
         self._cache.token_ids.reshape(-1)[batch.slot_mapping] = batch.input_ids
@@ -177,7 +180,7 @@ class SimRunner:
         may_end = num_outputs >= told.sampling.min_tokens
         if may_end and num_outputs >= self._output_length(context[: told.num_prompt_tokens]):
             return EOS
-        return FIRST_WORD + zlib.crc32(context.tobytes()) % (VOCAB_SIZE - FIRST_WORD)
+        return FIRST_WORD + zlib.crc32(context.tobytes(), told.sibling) % (VOCAB_SIZE - FIRST_WORD)
 
     def _read_back(self, row: int, length: int) -> IntArray | RowFailure:
         """Return a row's first tokens as the cache holds them, or what is wrong with what it holds."""
