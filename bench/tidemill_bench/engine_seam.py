@@ -19,7 +19,7 @@ from tidemill_engine.request import RequestLimits
 from tidemill_engine.scheduler.factory import create_scheduler
 
 if TYPE_CHECKING:
-    from tidemill_bench.requests import SimRequest
+    from tidemill_bench.shapes import SimRequest
     from tidemill_engine.scheduler.base import Scheduler, StepOutputs
     from tidemill_engine.step import SchedulerOutput
 

@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from tidemill_bench.engine_seam import EngineSetup
 from tidemill_bench.figures import Figures
-from tidemill_bench.requests import SHAPES, LengthShape, SimRequest
 from tidemill_bench.runs import (
     Job,
     Load,
@@ -21,6 +20,7 @@ from tidemill_bench.runs import (
     highest_rates,
     run_jobs,
 )
+from tidemill_bench.shapes import SHAPES, LengthShape, SimRequest
 from tidemill_bench.step_time import StepTime
 from tidemill_bench.traces import TRACES, load_trace
 

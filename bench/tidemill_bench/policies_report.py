@@ -120,15 +120,16 @@ def as_table(report: PolicyReport) -> str:
 def table(rows: Iterable[Row]) -> str:
     """Lay rows out: throughput, latencies in seconds, SLO, fairness, effective batch."""
     lines = [
-        f"{'load':<28} {'engine':<26} {'tok/s':>7} {'e2e p50':>8} {'p99':>8} {'TTFT p50':>8} {'p99':>8} "
+        f"{'load':<26} {'engine':<26} {'tok/s':>7} {'e2e p50':>8} {'p99':>8} {'TTFT p50':>8} {'p99':>8} "
         f"{'ITL p50':>7} {'p99':>7} {'in SLO':>6} {'fair':>5} {'batch':>6} {'pad':>5} {'cached':>6}"
     ]
     for row in rows:
         f = row.figures
         lines.append(
-            f"{row.load:<28} {row.engine:<26} {f.output_tokens_per_second:7.1f} {f.e2e_p50:8.1f} "
+            f"{row.load:<26} {row.engine:<26} {f.output_tokens_per_second:7.1f} {f.e2e_p50:8.1f} "
             f"{f.e2e_p99:8.1f} {f.ttft_p50:8.2f} {f.ttft_p99:8.2f} {f.itl_p50:7.3f} {f.itl_p99:7.3f} "
-            f"{f.slo_attainment:6.0%} {f.fairness:5.2f} {f.effective_batch:6.1f} {f.padding_share:5.0%} {f.cached_share:6.0%}"
+            f"{f.slo_attainment:6.0%} {f.fairness:5.2f} {f.effective_batch:6.1f} {f.padding_share:5.0%} "
+            f"{f.cached_share:6.0%}"
         )
     return "\n".join(lines)
 
@@ -162,7 +163,7 @@ def _slo_lines(gain: SloGain) -> str:
 
 def _flood_lines(flood: Flood) -> str:
     return (
-        f"P99 latency of a quiet tenant: {flood.fair_share:.1f} s on half the slots and speed, its fair share,\n"
+        f"P99 latency of a quiet tenant: {flood.fair_share:.1f} s on its fair share (half the engine),\n"
         f"{flood.beside_flood:.1f} s beside a tenant that sends five times what the engine can do "
         f"({flood.ratio:.2f}), {flood.without_fairness:.1f} s without tenants"
     )

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from tidemill_bench.figures import attained_ttft
 from tidemill_bench.policies import CONTINUOUS, POLICIES, REQUESTS_PER_SLOT, STATIC_BATCH, PolicyOptions
-from tidemill_bench.requests import SHAPES, SimRequest, draw_requests
 from tidemill_bench.runs import Job, Load, RateSearch, rate_for_attainment, simulate
+from tidemill_bench.shapes import SHAPES, SimRequest, draw_requests
 from tidemill_bench.step_time import StepTime
 
 FloatArray = npt.NDArray[np.float64]

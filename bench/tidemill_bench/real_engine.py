@@ -15,8 +15,8 @@ from typing import Any
 
 from tidemill_bench.engine_seam import EngineSetup, to_message
 from tidemill_bench.policies import CONTINUOUS, DYNAMIC, REQUESTS_PER_SLOT, STATIC, STATIC_BATCH
-from tidemill_bench.requests import SHAPES, LengthShape, SimRequest, draw_requests
 from tidemill_bench.scheduler_cost import one_core
+from tidemill_bench.shapes import SHAPES, LengthShape, SimRequest, draw_requests
 from tidemill_engine.config import CacheConfig, CoreConfig, ModelConfig, OrderConfig, SchedulerConfig
 from tidemill_engine.core.process import make_engine
 from tidemill_engine.model_uri import BUILTIN_MODELS, find_model_path

@@ -16,7 +16,7 @@ import numpy as np
 
 from tidemill_bench.engine_seam import EngineSetup, build_engine
 from tidemill_bench.figures import Figures, attained_ttft, summarize
-from tidemill_bench.requests import LengthShape, SimRequest, draw_requests
+from tidemill_bench.shapes import LengthShape, SimRequest, draw_requests
 from tidemill_bench.simulator import RequestTimes, Simulation, SimulationOptions, Simulator
 from tidemill_bench.step_time import StepTime
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tidemill_bench.engine_seam import EngineSetup, build_engine, to_message
-from tidemill_bench.requests import SimRequest
+from tidemill_bench.shapes import SimRequest
 from tidemill_bench.simulator import make_result
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from tidemill_engine.scheduler.step_model import features_of
 from tidemill_engine.step import StepResult
 
 if TYPE_CHECKING:
-    from tidemill_bench.requests import SimRequest
+    from tidemill_bench.shapes import SimRequest
     from tidemill_engine.step import IntArray, SchedulerOutput
 
 FloatArray = npt.NDArray[np.float64]

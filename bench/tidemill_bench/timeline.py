@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
 from tidemill_bench.engine_seam import EngineSetup, build_engine
-from tidemill_bench.requests import SimRequest
+from tidemill_bench.shapes import SimRequest
 from tidemill_bench.simulator import SimulationOptions, Simulator
 from tidemill_bench.step_time import StepTime, load_step_time
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 from importlib import resources
 
-from tidemill_bench.requests import SimRequest
+from tidemill_bench.shapes import SimRequest
 
 TRACES = ("azure_2023_conv", "azure_2023_code", "mooncake_conversation")
 

@@ -33,7 +33,7 @@ def measure_vllm(python: Path | None, options: CostOptions) -> PeerCost:
     probe = resources.files("tidemill_bench") / "vllm_probe.py"
     sizes = [str(size) for size in options.sizes]
     with resources.as_file(probe) as path:
-        command = [str(python), str(path), str(options.num_steps), str(options.block_size), *sizes]
+        command = [str(python), "-I", str(path), str(options.num_steps), str(options.block_size), *sizes]
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
