@@ -6,6 +6,7 @@ usage: vllm_probe.py NUM_STEPS BLOCK_SIZE SIZE...
 """
 
 # mypy: ignore-errors
+# ruff: noqa: PLC0415 - imported only where it is there
 from __future__ import annotations
 
 import json
