@@ -27,6 +27,7 @@ class Bench:
     policy: str = "fifo"
     weights: dict[str, float] = field(default_factory=dict)
     affinity: Callable[[Request], bool] | None = None
+    num_slots: int = 1 << 30
     per_prompt: float = 0.01
     per_output: float = 0.01
     now: float = 0.0
@@ -37,6 +38,7 @@ class Bench:
         self.queue = WaitingQueue(
             config,
             max_num_batched_tokens=BUDGET,
+            max_num_seqs=self.num_slots,
             estimates=Estimates(prefill_seconds=self.prefill_seconds, total_seconds=self.total_seconds),
             affinity=self.affinity,
         )
@@ -246,6 +248,34 @@ def test_weights_divide_what_is_served() -> None:
         bench.add(f"s{index}", tokens=100, tenant="small")
     taken = [bench.take()[0].tenant for _ in range(400)]
     assert 270 <= taken.count("big") <= 330
+
+
+@pytest.mark.parametrize(
+    ("sentence", "weights", "others", "idle_seconds", "most"),
+    [
+        ("alone, a tenant may hold every slot", {}, 0, None, 8),
+        ("beside another one that waits or runs, half of them", {}, 1, None, 4),
+        ("beside many, still half: slots that nobody uses are not kept", {}, 5, None, 4),
+        ("its weight may give it more", {"flood": 3.0}, 1, None, 6),
+        ("a tenant that has just left may come back", {}, 1, 30.0, 4),
+        ("one that has long left does not count", {}, 1, 61.0, 8),
+    ],
+)
+def test_how_many_slots_a_tenant_may_hold(
+    sentence: str, weights: dict[str, float], others: int, idle_seconds: float | None, most: int
+) -> None:
+    bench = Bench(weights=weights, num_slots=8)
+    for index in range(20):
+        bench.add(f"flood-{index}", tenant="flood")
+    neighbours = [bench.add(f"o{index}", tenant=f"other-{index}") for index in range(others)]
+    for neighbour in neighbours:
+        bench.queue.take(neighbour, bench.now)
+        if idle_seconds is not None:
+            bench.queue.remove(neighbour)
+    bench.now += idle_seconds or 0.0
+    bench.queue.refresh(bench.now)
+    taken = bench.drain(lambda request: request.tenant == "flood")
+    assert len(taken) == most, sentence
 
 
 def test_output_tokens_count_twice() -> None:

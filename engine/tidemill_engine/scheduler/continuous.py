@@ -60,6 +60,7 @@ class ContinuousScheduler:
         self._queue = WaitingQueue(
             config.order,
             max_num_batched_tokens=config.max_num_batched_tokens,
+            max_num_seqs=config.max_num_seqs,
             estimates=self._seams.estimates,
             affinity=self._sharing.is_affine if kv.roots is not None else None,
         )

@@ -52,12 +52,15 @@ class WaitingQueue:
         config: OrderConfig,
         *,
         max_num_batched_tokens: int,
+        max_num_seqs: int = 1 << 30,
         estimates: Estimates = NO_ESTIMATES,
         affinity: Callable[[Request], bool] | None = None,
     ) -> None:
         self._policy = OrderPolicy(config, estimates)
         self._affinity = affinity
         self._slack = float(ELIGIBLE_BUDGETS * max_num_batched_tokens)
+        self._num_slots = max_num_seqs
+        self._now = float("-inf")
         self.tenants = TenantCounters(config.tenant_weights)
         self._entries: dict[str, Entry] = {}
         self._live: set[str] = set()
@@ -111,7 +114,7 @@ class WaitingQueue:
         if request.request_id in self._entries:
             self._stop_waiting(self._entries[request.request_id])
         self._live.discard(request.request_id)
-        self.tenants.leave(request.tenant_index)
+        self.tenants.leave(request.tenant_index, self._now)
         if request.tenant_index not in self.tenants.waiting:
             self._heaps.pop(request.tenant_index, None)
 
@@ -144,6 +147,7 @@ class WaitingQueue:
 
     def refresh(self, now: float) -> None:
         """Move those whose time has passed to the hopeless band, and look again at a few of these."""
+        self._now = max(self._now, now)
         if not self._policy.has_deadlines:
             return
         while (slot := self._timers.top()) is not None and slot.key < now:
@@ -174,7 +178,8 @@ class WaitingQueue:
         offered: Entry | None = None
         while (oldest := self._oldest.due()) is not None and oldest is not offered:
             offered = oldest
-            yield from self._offer(oldest)
+            if not self._holds_its_slots(oldest.request.tenant_index):
+                yield from self._offer(oldest)
         for entry in self._affine(self._ranked()):
             if entry.is_waiting and entry is not offered:
                 yield from self._offer(entry)
@@ -199,6 +204,8 @@ class WaitingQueue:
             while (best := merged.top()) is not None:
                 merged.pop()
                 index, walk = best.item
+                if self._holds_its_slots(index):
+                    continue
                 if self.tenants.counter(index) > limit:
                     walks[index] = walk  # what was taken meanwhile has used up its share of this round
                     continue
@@ -207,6 +214,13 @@ class WaitingQueue:
                     walk.advance()
                     yield slot.item
                 _enter(merged, index, walk)
+
+    def _holds_its_slots(self, index: int) -> bool:
+        """Say whether a tenant runs as many requests as it may while others are active."""
+        num_running = self.tenants.num_running(index)
+        if 2 * num_running < self._num_slots:
+            return False
+        return num_running >= self.tenants.max_slots(index, self._num_slots, self._now)
 
     def _affine(self, entries: Iterator[Entry]) -> Iterator[Entry]:
         """Reorder equals so that those whose prefix is cached or being computed come first."""
