@@ -215,9 +215,7 @@ class Simulator:
             self._options.on_step(self._now - seconds, self._now, output)
 
     def _seconds(self, output: SchedulerOutput) -> float:
-        features = features_of(output)
-        if not self._options.is_padding_charged:
-            features = features._replace(num_tokens=output.num_tokens)
+        features = features_of(output, with_padding=self._options.is_padding_charged)
         return self._step_time.seconds(features)
 
     def _result(self) -> Simulation:

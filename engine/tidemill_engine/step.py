@@ -86,6 +86,8 @@ class SchedulerOutput:
     block_copies: IntArray = field(default_factory=no_pairs)
     mask_rows: IntArray = field(default_factory=int_array)
     num_padding_tokens: int = 0
+    num_padding_pairs: int = 0
+    """Pairs of a token and one before it whose attention is computed for nobody, as in a padded batch."""
 
     @property
     def num_tokens(self) -> int:

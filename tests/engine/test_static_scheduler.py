@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -41,6 +42,7 @@ def test_prompts_are_padded_to_the_longest_and_ended_members_go_on_as_padding() 
     harness.add(make_request("short", prompt_len=4, max_tokens=2))
     harness.run()
     assert [step.num_padding_tokens for step in harness.steps] == [16, 0, 1, 1, 1]
+    assert [step.num_padding_pairs for step in harness.steps] == [(20**2 - 4**2) // 2, 16, 22, 23, 24]
     assert harness.scheduler.stats().padding_tokens == 19
 
 
@@ -57,6 +59,8 @@ def test_each_prompt_is_padded_to_the_longest_exactly_and_steps_stay_near_the_bu
     harness.run()
     computed = [step.num_tokens + step.num_padding_tokens for step in harness.steps]
     assert sum(computed) == len(lengths) * max(lengths)
+    pairs = sum(step.num_padding_pairs for step in harness.steps)
+    assert pairs == sum((max(lengths) ** 2 - length**2) // 2 for length in lengths)
     assert max(computed) < max_num_batched_tokens + max(lengths)
 
 
@@ -147,24 +151,60 @@ def test_everybody_ends_with_the_tokens_of_a_continuous_batch_whoever_leaves(
     assert (stats.num_running, stats.num_waiting, stats.num_free_blocks) == (0, 0, 64)
 
 
-def test_padding_stands_before_the_batch_and_writes_to_no_request_s_block() -> None:
+def make_tables() -> RowTables:
+    """Return tables whose third row is padding's: every one of its blocks is block 9."""
     tables = RowTables(num_rows=3, max_tokens_per_row=16, block_size=4)
     tables.block_table[2] = 9
+    return tables
+
+
+def test_padding_of_a_prompt_is_a_chunk_behind_it_that_writes_to_no_request_s_block() -> None:
+    tables = make_tables()
     harness = make(max_num_batched_tokens=64)
     harness.add(make_request("a", prompt=[5, 6, 7, 8, 9, 10], max_tokens=1))
     harness.step()
     tables.apply(harness.steps[0])
     batch = build_batch(harness.steps[0], tables)
-    padded = with_padding(batch, 3, padding_row=2)
-    assert padded.input_ids.tolist() == [0, 0, 0, 5, 6, 7, 8, 9, 10]
-    assert padded.slot_mapping[:3].tolist() == [36, 36, 36]
+    padded = with_padding(batch, 4, 4 * (7 + 2), padding_row=2)
+    assert padded.input_ids.tolist() == [5, 6, 7, 8, 9, 10, 0, 0, 0, 0]
+    assert padded.positions[6:].tolist() == [7, 8, 9, 10]
+    assert set((padded.slot_mapping[6:] // 4).tolist()) == {9}
+    assert padded.query_start_loc.tolist() == [0, 6, 10]
+    assert padded.seq_lens.tolist() == [6, 11]
+    assert (padded.logit_tokens.tolist(), padded.num_decodes) == ([5], 0)
+    assert with_padding(batch, 0, 0, padding_row=2) is batch
+
+
+def test_padding_of_a_decode_is_sequences_of_one_token_over_the_padded_context() -> None:
+    tables = make_tables()
+    harness = make(max_num_batched_tokens=64)
+    harness.add(make_request("a", prompt=[5, 6, 7, 8, 9, 10], max_tokens=3))
+    for step in range(2):
+        harness.step()
+        tables.apply(harness.steps[step])
+    batch = build_batch(harness.steps[1], tables)
+    padded = with_padding(batch, 3, 27, padding_row=2)
+    assert padded.seq_lens.tolist() == [9, 9, 9, 7]
+    assert padded.query_start_loc.tolist() == [0, 1, 2, 3, 4]
+    assert set((padded.slot_mapping[:3] // 4).tolist()) == {9}
     assert padded.slot_mapping[3:].tolist() == batch.slot_mapping.tolist()
-    assert padded.query_start_loc.tolist() == [0, 1, 2, 3, 9]
-    assert padded.seq_lens.tolist() == [1, 1, 1, 6]
-    assert padded.logit_tokens.tolist() == [8]
+    assert (padded.logit_tokens.tolist(), padded.num_decodes) == ([3], 4)
     assert padded.logit_rows.tolist() == batch.logit_rows.tolist()
-    assert padded.num_decodes == 3
-    assert with_padding(batch, 0, padding_row=2) is batch
+
+
+@given(num_tokens=st.integers(1, 60), num_pairs=st.integers(0, 5000))
+def test_padding_of_any_size_stays_inside_the_padding_row(num_tokens: int, num_pairs: int) -> None:
+    tables = make_tables()
+    harness = make(max_num_batched_tokens=64)
+    harness.add(make_request("a", prompt=[5, 6, 7], max_tokens=3))
+    for step in range(2):
+        harness.step()
+        tables.apply(harness.steps[step])
+        batch = build_batch(harness.steps[step], tables)
+        padded = with_padding(batch, num_tokens, num_pairs, padding_row=2)
+        assert len(padded.input_ids) == len(batch.input_ids) + num_tokens
+        assert padded.seq_lens.max() <= 16
+        assert np.diff(padded.query_start_loc).sum() == len(padded.input_ids)
 
 
 @pytest.mark.real_model

@@ -140,4 +140,5 @@ def _single_row(output: SchedulerOutput, index: int, start: int, end: int) -> Sc
         block_copies=no_pairs(),
         mask_rows=output.mask_rows[output.mask_rows == row],
         num_padding_tokens=0,
+        num_padding_pairs=0,
     )

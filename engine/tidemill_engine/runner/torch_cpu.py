@@ -187,7 +187,9 @@ class TorchCpuRunner:
         for new_row in output.new_rows:
             self._rows[new_row.row] = new_row
         batch = build_batch(output, self._tables)
-        batch = with_padding(batch, output.num_padding_tokens, padding_row=self._padding_row)
+        batch = with_padding(
+            batch, output.num_padding_tokens, output.num_padding_pairs, padding_row=self._padding_row
+        )
         hidden = self._model.forward(self._inputs(batch), self._cache)
         logits = self._model.logits(hidden[torch.from_numpy(batch.logit_tokens)])
         self._launched.append(

@@ -44,6 +44,7 @@ class StepPlan:
     block_copies: list[IntArray] = field(default_factory=list)
     num_preempted: int = 0
     num_padding_tokens: int = 0
+    num_padding_pairs: int = 0
 
     @property
     def is_empty(self) -> bool:
@@ -94,6 +95,7 @@ class StepPlan:
             swap_in=_joined_pairs(self.swap_in),
             block_copies=_joined_pairs(self.block_copies),
             num_padding_tokens=self.num_padding_tokens,
+            num_padding_pairs=self.num_padding_pairs,
         )
         return PlannedStep(output=output, ends=ends, samples=samples)
 

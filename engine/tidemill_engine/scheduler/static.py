@@ -2,8 +2,8 @@
 
 - A batch begins when the last one has left: as many waiting requests as have rows and memory.
 - Every member reserves blocks for the longest prompt and the longest output of the batch.
-- All prompts are computed first, padded to the longest; then everyone decodes in step, and those that have
-  ended go on as padding until the slowest member ends. Nobody joins meanwhile.
+- All prompts are computed first, padded to the longest; then everyone decodes in step over padded contexts,
+  and those that have ended go on as padding until the slowest member ends. Nobody joins meanwhile.
 
 Prompts are computed in pieces of the token budget, each with its share of the padding, so that memory stays
 bounded. A member is told its tokens as they come and its end at once, which a
@@ -150,9 +150,9 @@ class StaticScheduler(ContinuousScheduler):
             done = int(rows.num_computed_tokens[row])
             count = min(int(left[row]), max(1, plan.token_budget * prompt // padded))
             self._composer.add(plan, int_array([row]), int_array([count]))
-            padding = padded - prompt
-            padding_now = (done + count) * padding // prompt - done * padding // prompt
+            padding_now = _share(padded - prompt, prompt, done, count)
             plan.num_padding_tokens += padding_now
+            plan.num_padding_pairs += _share((padded**2 - prompt**2) // 2, prompt, done, count)
             plan.token_budget -= padding_now
         return bool(unfinished)
 
@@ -164,4 +164,14 @@ class StaticScheduler(ContinuousScheduler):
         furthest_back = np.argsort(self._rows.num_tokens[rows], kind="stable")
         rows = rows[furthest_back][: plan.token_budget]
         self._composer.add(plan, rows, np.ones_like(rows))
-        plan.num_padding_tokens += max(0, min(self._batch.num_members, self._budget) - len(rows))
+        num_ended = max(0, min(self._batch.num_members, self._budget) - len(rows))
+        prompts = self._rows.num_prompt_tokens[rows]
+        padded = self._batch.longest_prompt
+        num_outputs = int((self._rows.num_tokens[rows] - prompts).max())
+        plan.num_padding_tokens += num_ended
+        plan.num_padding_pairs += int((padded - prompts).sum()) + num_ended * (padded + num_outputs)
+
+
+def _share(whole: int, prompt: int, done: int, count: int) -> int:
+    """Return the part of `whole` that belongs to a piece of a prompt; the pieces' parts add up to it."""
+    return (done + count) * whole // prompt - done * whole // prompt

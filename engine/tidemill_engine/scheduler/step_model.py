@@ -60,16 +60,19 @@ class StepFeatures(NamedTuple):
         )
 
 
-def features_of(output: SchedulerOutput) -> StepFeatures:
-    """Return what a step contains; padding costs what tokens cost."""
+def features_of(output: SchedulerOutput, *, with_padding: bool = True) -> StepFeatures:
+    """Return what a step contains; padding costs what tokens and their attention cost."""
     counts = output.num_scheduled_tokens.astype(np.float64)
     starts = output.start_pos.astype(np.float64)
     is_decode = counts == 1
     chunks = counts[~is_decode]
+    padding_pairs = float(output.num_padding_pairs) if with_padding else 0.0
+    is_pure_decode = len(chunks) == 0
     return StepFeatures(
-        num_tokens=int(counts.sum()) + output.num_padding_tokens,
-        decode_context=float((starts[is_decode] + 1).sum()),
-        chunk_work=float((chunks * (starts[~is_decode] + chunks / 2)).sum()),
+        num_tokens=int(counts.sum()) + (output.num_padding_tokens if with_padding else 0),
+        decode_context=float((starts[is_decode] + 1).sum()) + padding_pairs * is_pure_decode,
+        chunk_work=float((chunks * (starts[~is_decode] + chunks / 2)).sum())
+        + padding_pairs * (not is_pure_decode),
         num_logit_rows=len(output.logit_rows),
     )
 
