@@ -76,8 +76,9 @@ class Row:
 
 def setups(options: PolicyOptions) -> list[EngineSetup]:
     """Return the engines that are compared: 32 slots, or as many as go into the same memory ("wide")."""
-    policies = POLICIES[:1] if options.is_quick else POLICIES
-    return [STATIC, DYNAMIC, *(CONTINUOUS.but(policy=policy) for policy in policies), WIDE]
+    if options.is_quick:
+        return [STATIC, CONTINUOUS, WIDE]
+    return [STATIC, DYNAMIC, *(CONTINUOUS.but(policy=policy) for policy in POLICIES), WIDE]
 
 
 def saturated(options: PolicyOptions) -> list[Row]:
@@ -105,28 +106,27 @@ class Losses:
         }
 
 
-def losses(options: PolicyOptions) -> dict[str, Losses]:
-    """Take the static scheduler's losses away one after another.
+def losses(options: PolicyOptions, rows: list[Row]) -> dict[str, Losses]:
+    """Take the static scheduler's losses away one after another; `rows` are those of `saturated`.
 
     Padding: the same steps, but tokens for nobody take no time. Barrier: continuous, still 32 slots: a slot
     is taken again as soon as it is left. Reservation: as many slots as the same memory holds when it is taken
     block by block.
     """
-    found = {}
-    count = REQUESTS_PER_SLOT * (STATIC_BATCH if options.is_quick else 2 * STATIC_BATCH)
-    for name, shape in SHAPES.items():
-        load = options.load(shape, count=count)
-        full = options.job(STATIC, load)
-        jobs = [full, replace(full, is_padding_charged=False)]
-        jobs += [options.job(setup, load) for setup in (CONTINUOUS, WIDE)]
-        seconds = [figures.makespan_seconds for figures in run_jobs(jobs, options.workers)]
-        found[name] = Losses(
-            static=seconds[0],
-            without_padding=seconds[1],
-            without_barrier=seconds[2],
-            without_reservation=seconds[3],
+    seconds = {(row.load, row.engine): row.figures.makespan_seconds for row in rows}
+    jobs = [
+        replace(options.job(STATIC, options.load(shape)), is_padding_charged=False)
+        for shape in SHAPES.values()
+    ]
+    return {
+        name: Losses(
+            static=seconds[name, STATIC.name],
+            without_padding=bare.makespan_seconds,
+            without_barrier=seconds[name, CONTINUOUS.name],
+            without_reservation=seconds[name, WIDE.name],
         )
-    return found
+        for name, bare in zip(SHAPES, run_jobs(jobs, options.workers), strict=True)
+    }
 
 
 def goodput(options: PolicyOptions, capacity: dict[str, float]) -> dict[str, dict[str, float]]:
@@ -136,9 +136,9 @@ def goodput(options: PolicyOptions, capacity: dict[str, float]) -> dict[str, dic
         RateSearch(
             setup=setup,
             step_time=options.step_time,
-            load=options.load(SHAPES[shape], count=96 if options.is_quick else None),
+            load=options.load(SHAPES[shape], count=64 if options.is_quick else None),
             highest_rate=capacity[shape],
-            tolerance=1.25 if options.is_quick else 1.05,
+            tolerance=1.2 if options.is_quick else 1.05,
         )
         for shape in SHAPES
         for setup in engines
@@ -174,7 +174,7 @@ def sparse(options: PolicyOptions) -> list[Row]:
 def traces(options: PolicyOptions) -> list[Row]:
     """Run the public traces, slowed down to about 70 % of what the engine can do."""
     rows = []
-    limit = 100 if options.is_quick else 1000
+    limit = 60 if options.is_quick else 1000
     for name in TRACES:
         setup = CONTINUOUS.but(max_num_seqs=128, max_model_len=131_072, num_blocks=8192)
         requests = [r for r in load_trace(name, limit=limit) if r.num_prompt_tokens <= _MAX_TRACE_PROMPT]

@@ -61,7 +61,7 @@ class PolicyReport:
             "losses": {shape: _rounded(losses.shares()) for shape, losses in self.losses.items()},
             "goodput_requests_per_second": {s: _rounded(rates) for s, rates in self.goodput.items()},
             "slo_attainment": _rounded(self.slo_gain.attainment),
-            "flood_seconds": _rounded(asdict(self.flood)),
+            "flood_seconds": asdict(self.flood),
             "rows": [
                 {"load": row.load, "engine": row.engine} | row.figures.as_json()
                 for row in [*self.rows, *self.sparse, *self.traces, *self.sweep]
@@ -162,10 +162,12 @@ def _slo_lines(gain: SloGain) -> str:
 
 
 def _flood_lines(flood: Flood) -> str:
+    known = flood.without_fairness
+    without = "" if known is None else f"; {known:.1f} s where both count as one tenant"
     return (
         f"P99 latency of a quiet tenant: {flood.fair_share:.1f} s on its fair share (half the engine),\n"
         f"{flood.beside_flood:.1f} s beside a tenant that sends five times what the engine can do "
-        f"({flood.ratio:.2f}), {flood.without_fairness:.1f} s without tenants"
+        f"({flood.ratio:.2f}){without}"
     )
 
 

@@ -8,16 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from tidemill_bench.engine_seam import EngineSetup
 from tidemill_bench.figures import attained_ttft
 from tidemill_bench.policies import CONTINUOUS, POLICIES, REQUESTS_PER_SLOT, STATIC_BATCH, PolicyOptions
 from tidemill_bench.runs import Job, Load, RateSearch, rate_for_attainment, simulate
+from tidemill_bench.simulator import RequestTimes, SimulationOptions
 from tidemill_bench.shapes import SHAPES, SimRequest, draw_requests
 from tidemill_bench.step_time import StepTime
 
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
 _FIFO_ATTAINMENT = 0.6
 _SHARE_OF_URGENT = 0.5
 _PATIENCE = 10.0
@@ -45,7 +44,9 @@ class MixedLoad(Load):
         rng = np.random.default_rng(self.seed + 1)
         is_urgent = rng.random(self.count) < _SHARE_OF_URGENT
         return [
-            request if urgent else replace(request, slo_ttft_seconds=10.0 * (request.slo_ttft_seconds or 0.0))
+            request
+            if urgent
+            else replace(request, slo_ttft_seconds=_PATIENCE * (request.slo_ttft_seconds or 0.0))
             for request, urgent in zip(super().requests(step_time), is_urgent, strict=True)
         ]
 
@@ -71,7 +72,7 @@ class Flood:
 
     fair_share: float
     beside_flood: float
-    without_fairness: float
+    without_fairness: float | None
 
     @property
     def ratio(self) -> float:
@@ -86,22 +87,19 @@ def flood(options: PolicyOptions, capacity: float) -> Flood:
     half of the speed.
     """
     shape = SHAPES["medium"]
-    count = 2 * STATIC_BATCH if options.is_quick else REQUESTS_PER_SLOT * STATIC_BATCH
+    count = REQUESTS_PER_SLOT * STATIC_BATCH
     quiet = _tenant("quiet", draw_requests(shape, count, rate=0.4 * capacity, seed=options.seed))
     span = quiet[-1].arrival_seconds
     noisy_count = int(5 * capacity * span)
     noisy = _tenant("noisy", draw_requests(shape, noisy_count, rate=5 * capacity, seed=options.seed + 7))
     merged = sorted([*quiet, *noisy], key=lambda request: request.arrival_seconds)
-    anonymous = [replace(request, tenant="") for request in merged]
     half = CONTINUOUS.but(max_num_seqs=CONTINUOUS.max_num_seqs // 2)
-    alone = simulate(Job(setup=half, step_time=options.step_time.scaled(2.0), requests=tuple(quiet)))
-    beside = simulate(Job(setup=CONTINUOUS, step_time=options.step_time, requests=tuple(merged)))
-    unfair = simulate(Job(setup=CONTINUOUS, step_time=options.step_time, requests=tuple(anonymous)))
-    is_quiet = np.array([request.tenant == "quiet" for request in merged])
     return Flood(
-        fair_share=_p99(alone.times.last_token, alone.times.arrival, np.ones(len(quiet), dtype=np.bool_)),
-        beside_flood=_p99(beside.times.last_token, beside.times.arrival, is_quiet),
-        without_fairness=_p99(unfair.times.last_token, unfair.times.arrival, is_quiet),
+        fair_share=_p99_of_quiet(half, options.step_time.scaled(2.0), quiet),
+        beside_flood=_p99_of_quiet(CONTINUOUS, options.step_time, merged),
+        without_fairness=None
+        if options.is_quick
+        else _p99_of_quiet(CONTINUOUS, options.step_time, merged, is_fair=False),
     )
 
 
@@ -109,5 +107,16 @@ def _tenant(name: str, requests: list[SimRequest]) -> list[SimRequest]:
     return [replace(request, tenant=name) for request in requests]
 
 
-def _p99(ends: FloatArray, arrivals: FloatArray, chosen: BoolArray) -> float:
-    return float(np.percentile((ends - arrivals)[chosen], 99))
+def _p99_of_quiet(
+    setup: EngineSetup, step_time: StepTime, requests: list[SimRequest], *, is_fair: bool = True
+) -> float:
+    """Return the quiet tenant's P99 latency; the run ends with the last of its requests."""
+    is_quiet = np.array([request.tenant == "quiet" for request in requests])
+    served = requests if is_fair else [replace(request, tenant="") for request in requests]
+
+    def is_over(times: RequestTimes, _now: float) -> bool:
+        return bool(times.is_finished[is_quiet].all())
+
+    job = Job(setup=setup, step_time=step_time, requests=tuple(served))
+    times = simulate(job, SimulationOptions(is_over=is_over)).times
+    return float(np.percentile((times.last_token - times.arrival)[is_quiet], 99))

@@ -28,7 +28,7 @@ def run_all(options: PolicyOptions) -> PolicyReport:
         machine=str(options.step_time),
         slo=str(options.slo),
         rows=rows,
-        losses=losses(options),
+        losses=losses(options, rows),
         goodput=goodput(options, capacity),
         sparse=sparse(options),
         slo_gain=slo_gain(options, capacity["medium"]),

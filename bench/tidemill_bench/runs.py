@@ -140,8 +140,8 @@ def highest_rates(searches: Sequence[RateSearch], workers: int | None = None) ->
 
 
 def rate_for_attainment(search: RateSearch, wanted: float) -> float:
-    """Return about the rate at which that share keeps the SLO, between a tenth and twice `highest_rate`."""
-    low, high = search.highest_rate / 10, search.highest_rate * 2
+    """Return about the rate at which that share keeps the SLO, between half and twice `highest_rate`."""
+    low, high = search.highest_rate / 2, search.highest_rate * 2
     while high / low > search.tolerance:
         middle = math.sqrt(low * high)
         if search.attainment(middle) >= wanted:
