@@ -55,7 +55,8 @@ class ContinuousScheduler:
         self._limits = limits
         self._seams = seams or Seams()
         self._kv = kv
-        self._rows = RowTable(config.max_num_seqs, limits.max_sequence_tokens)
+        max_tokens = kv.num_blocks_for(limits.max_sequence_tokens) * kv.block_size
+        self._rows = RowTable(config.max_num_seqs, max_tokens)
         self._sharing = PrefixSharing(self._rows, kv)
         self._queue = WaitingQueue(
             config.order,

@@ -18,7 +18,7 @@ from tidemill_engine.scheduler.base import StepOutputs
 if TYPE_CHECKING:
     from tidemill_engine.messages import FinishReason
     from tidemill_engine.scheduler.rows import RowTable
-    from tidemill_engine.step import BoolArray, FloatArray, IntArray, StepResult
+    from tidemill_engine.step import BoolArray, FloatArray, IntArray, LongArray, StepResult
 
 logger = logging.getLogger(__name__)
 
@@ -71,12 +71,12 @@ class Outcomes:
         self.generation_tokens += int(counts.sum())
         self._note_intervals(rows, taken.rows, counts, now)
         is_special = rows.is_special[taken.rows] | taken.is_stop | taken.is_full
-        plain = ~is_special
-        special = [self._output(taken, rows, index, result) for index in np.flatnonzero(is_special).tolist()]
+        special = np.flatnonzero(is_special).tolist()
+        handles, token_ids = _columns(taken, rows, None if not special else ~is_special)
         columns = StepOutputs(
-            handles=np.repeat(rows.handles[taken.rows[plain]], counts[plain]),
-            token_ids=taken.token_ids[plain][taken.is_taken[plain]],
-            special=special,
+            handles=handles,
+            token_ids=token_ids,
+            special=[self._output(taken, rows, index, result) for index in special],
         )
         return columns, taken
 
@@ -154,3 +154,14 @@ def _take_columns(
         is_taken[going, column] = True
         is_stop[going], is_full[going] = rows.append_token(chosen[going], token_ids[going, column])
     return is_taken, is_stop, is_full
+
+
+def _columns(taken: Taken, rows: RowTable, is_plain: BoolArray | None) -> tuple[LongArray, IntArray]:
+    """Return handles and tokens of the plain rows, of all where None, one entry for each token."""
+    handles = rows.handles[taken.rows]
+    if taken.token_ids.shape[1] == 1 and is_plain is None:
+        return handles, taken.token_ids[:, 0]
+    counts, is_taken = taken.counts, taken.is_taken
+    if is_plain is not None:
+        counts, is_taken = np.where(is_plain, counts, 0), is_taken & is_plain[:, None]
+    return np.repeat(handles, counts), taken.token_ids[is_taken]

@@ -16,6 +16,8 @@ from tidemill_engine.step import BoolArray, FloatArray, IntArray, LongArray, int
 
 MAX_STOP_COLUMNS = 8
 NO_TOKEN = -1
+NEVER_HASHED = 1 << 30
+"""More blocks than any row has: nothing of such a row is published."""
 LONG_AGO = -(1 << 40)
 
 
@@ -80,7 +82,7 @@ class RowTable:
         self.is_running[row] = self.is_open[row] = True
         self.num_tokens[row] = self.num_known_tokens[row] = count
         self.num_computed_tokens[row] = self.num_settled_tokens[row] = num_computed_tokens
-        self.num_hashed_blocks[row] = 0
+        self.num_hashed_blocks[row] = NEVER_HASHED
         self.num_prompt_tokens[row] = request.num_prompt_tokens
         self.min_total_tokens[row] = request.num_prompt_tokens + request.sampling.min_tokens
         self.max_total_tokens[row] = request.max_total_tokens

@@ -47,7 +47,8 @@ class PrefixSharing:
         self._rows = rows
         self._kv = kv
         self._shift = kv.block_size.bit_length() - 1
-        self._offsets = int_array(np.arange(kv.block_size))
+        self._parents = np.zeros((rows.num_rows, DIGEST_BYTES), dtype=np.uint8)
+        """The digest of each row's last published block, or the root of its chain."""
         self._leaders: dict[bytes, int] = {}
         self._led: dict[int, list[bytes]] = {}
         self._donors: dict[bytes, int] = {}
@@ -90,6 +91,8 @@ class PrefixSharing:
         self._prepare(request, roots)
         num_found = num_computed_tokens >> self._shift
         self._rows.num_hashed_blocks[row] = num_found
+        parent = request.chain[num_found - 1] if num_found else self._root(request)
+        self._parents[row] = np.frombuffer(parent, dtype=np.uint8)
         led = [digest for digest in request.chain[num_found:] if digest not in self._leaders]
         self._leaders.update(dict.fromkeys(led, row))
         self._led[row] = led
@@ -149,7 +152,7 @@ class PrefixSharing:
         return row
 
     def _publish(self, rows: IntArray, num_full: IntArray) -> None:
-        """Publish rows' blocks up to these numbers: mostly one each, whose tokens are gathered at once."""
+        """Publish rows' blocks up to these numbers: one each where they decode, more after a chunk."""
         first = self._rows.num_hashed_blocks[rows]
         self._rows.num_hashed_blocks[rows] = num_full
         is_one = num_full == first + 1
@@ -157,32 +160,40 @@ class PrefixSharing:
             self._publish_one_each(rows, first)
             return
         self._publish_one_each(rows[is_one], first[is_one])
-        for row, start, end in zip(
-            rows[~is_one].tolist(), first[~is_one].tolist(), num_full[~is_one].tolist(), strict=True
-        ):
-            positions = range(start, end)
-            self._publish_one_each(np.full(len(positions), row, dtype=np.int32), int_array(positions))
+        many = zip(rows[~is_one].tolist(), first[~is_one].tolist(), num_full[~is_one].tolist(), strict=True)
+        for row, start, end in many:
+            self._publish_many(row, start, end)
 
     def _publish_one_each(self, rows: IntArray, positions: IntArray) -> None:
-        """Publish one full block of each row; the same row may come again with its next block."""
+        """Publish one full block of each row: tokens are gathered at once, and no request is touched."""
         if len(rows) == 0:
             return
-        columns = (positions << self._shift)[:, None] + self._offsets
-        data = self._rows.token_ids[rows[:, None], columns].tobytes()
-        width = self._kv.block_size * self._rows.token_ids.itemsize
-        requests = self._rows.requests
-        digests: list[bytes] = []
-        start = 0
-        for row, position in zip(rows.tolist(), positions.tolist(), strict=True):
-            request = requests[row]
-            if request is not None:
-                chain = request.chain
-                if len(chain) <= position:
-                    parent = chain[-1] if chain else self._root(request)
-                    chain.append(sha256(parent + data[start : start + width]).digest()[:DIGEST_BYTES])
-                digests.append(chain[position])
-            start += width
-        self._kv.publish(self._kv.block_table[rows, positions].tolist(), digests)
+        size = self._kv.block_size
+        width = DIGEST_BYTES + size * self._rows.token_ids.itemsize
+        blocks = self._rows.token_ids.reshape(self._rows.num_rows, -1, size)
+        contents = np.empty((len(rows), width), dtype=np.uint8)
+        contents[:, :DIGEST_BYTES] = self._parents[rows]
+        contents[:, DIGEST_BYTES:] = blocks[rows, positions].view(np.uint8)
+        data = contents.tobytes()
+        digests = [
+            sha256(data[start : start + width]).digest()[:DIGEST_BYTES]
+            for start in range(0, len(data), width)
+        ]
+        self._parents[rows] = np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(-1, DIGEST_BYTES)
+        self._announce(self._kv.block_table[rows, positions], digests)
+
+    def _publish_many(self, row: int, start: int, end: int) -> None:
+        """Publish several blocks of one row."""
+        request = self._rows.request_at(row)
+        size = self._kv.block_size
+        extend_chain(request.chain, self._root(request), self._rows.token_ids[row, : end * size], size)
+        digests = request.chain[start:end]
+        self._parents[row] = np.frombuffer(digests[-1], dtype=np.uint8)
+        self._announce(self._kv.block_table[row, start:end], digests)
+
+    def _announce(self, block_ids: IntArray, digests: list[bytes]) -> None:
+        """Make blocks findable and let their followers go."""
+        self._kv.publish(block_ids.tolist(), digests)
         if self._leaders:
             for digest in digests:
                 self._leaders.pop(digest, None)
