@@ -13,8 +13,8 @@ from tidemill_bench.engine_seam import EngineSetup
 from tidemill_bench.figures import attained_ttft
 from tidemill_bench.policies import CONTINUOUS, POLICIES, REQUESTS_PER_SLOT, STATIC_BATCH, PolicyOptions
 from tidemill_bench.runs import Job, Load, RateSearch, rate_for_attainment, simulate
-from tidemill_bench.simulator import RequestTimes, SimulationOptions
 from tidemill_bench.shapes import SHAPES, SimRequest, draw_requests
+from tidemill_bench.simulator import RequestTimes, SimulationOptions
 from tidemill_bench.step_time import StepTime
 
 _FIFO_ATTAINMENT = 0.6
