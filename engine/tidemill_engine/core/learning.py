@@ -30,7 +30,7 @@ class MeasuredCosts:
         self._seconds_per_block: float | None = None
 
     def observe(self, num_blocks: int, seconds: float) -> None:
-        """Learn from copies between the cache and the CPU pool."""
+        """Learn from copies of blocks, wherever to: on a CPU all of them are copies in its memory."""
         per_block = seconds / num_blocks
         known = self._seconds_per_block
         self._seconds_per_block = per_block if known is None else known + _NEW_SHARE * (per_block - known)
@@ -69,9 +69,9 @@ class Learning:
         self.model.observe(features, compute_seconds)
         if self._chunks is not None:
             self._chunks.note_step(features, compute_seconds)
-        num_swapped = len(output.swap_out) + len(output.swap_in)
-        if num_swapped:
-            self.costs.observe(num_swapped, copy_seconds)
+        num_copied = len(output.swap_out) + len(output.swap_in) + len(output.block_copies)
+        if num_copied:
+            self.costs.observe(num_copied, copy_seconds)
 
     @property
     def effective_batch_tokens(self) -> int:
