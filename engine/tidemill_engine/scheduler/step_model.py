@@ -27,6 +27,8 @@ TILE_TOKENS = 16
 FORGET = 0.998
 MIN_SAMPLES = 8
 _SOLVE_EVERY = 8
+_SOLVE_EVERY_LATER = 32
+_YOUNG_SAMPLES = 128
 _MAX_ROUNDS = 32
 _TOLERANCE = 1e-12
 _RIDGE = 1e-9
@@ -159,7 +161,8 @@ class StepModel:
         self._normal[kind] = FORGET * self._normal[kind] + weight * np.outer(row, row)
         self._target[kind] = FORGET * self._target[kind] + weight * row
         self._num_samples += 1
-        if self._num_samples % _SOLVE_EVERY == 0 or self._num_samples == MIN_SAMPLES:
+        is_young = self._num_samples <= _YOUNG_SAMPLES
+        if self._num_samples % (_SOLVE_EVERY if is_young else _SOLVE_EVERY_LATER) == 0:
             self._solve()
 
     def _weight(self, predicted: float, seconds: float) -> float:
