@@ -39,14 +39,16 @@ class LazyHeap(Generic[Item]):
     def __len__(self) -> int:
         return len(self._slots)
 
-    def push(self, key: Any, item: Item) -> None:
-        """Add an item."""
+    def push(self, key: Any, item: Item) -> Slot[Item]:
+        """Add an item and return its slot."""
         if len(self._slots) >= self._compact_at:
             self._slots = [slot for slot in self._slots if self._is_live(slot)]
             heapq.heapify(self._slots)
             self._compact_at = 2 * len(self._slots) + _SLACK
-        heapq.heappush(self._slots, Slot(key, self._num_pushed, item))
+        slot = Slot(key, self._num_pushed, item)
+        heapq.heappush(self._slots, slot)
         self._num_pushed += 1
+        return slot
 
     def top(self) -> Slot[Item] | None:
         """Return the least live slot, dropping stale ones before it."""

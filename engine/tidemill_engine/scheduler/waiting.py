@@ -15,11 +15,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from tidemill_engine.scheduler.entry import Entry, has_its_rank, is_on_time
+from tidemill_engine.scheduler.entry import Entry, is_on_time
 from tidemill_engine.scheduler.fairness import TenantCounters
-from tidemill_engine.scheduler.lazy_heap import LazyHeap, Walk
+from tidemill_engine.scheduler.lazy_heap import LazyHeap
 from tidemill_engine.scheduler.order import HOPELESS, Estimates, OrderPolicy, Rank, preempted
 from tidemill_engine.scheduler.patience import OldestShare, Passing
+from tidemill_engine.scheduler.ranking import FairRanking
 
 if TYPE_CHECKING:
     from tidemill_engine.config import OrderConfig
@@ -58,13 +59,16 @@ class WaitingQueue:
     ) -> None:
         self._policy = OrderPolicy(config, estimates)
         self._affinity = affinity
-        self._slack = float(ELIGIBLE_BUDGETS * max_num_batched_tokens)
         self._num_slots = max_num_seqs
         self._now = float("-inf")
         self.tenants = TenantCounters(config.tenant_weights)
         self._entries: dict[str, Entry] = {}
         self._live: set[str] = set()
-        self._heaps: dict[int, LazyHeap[Entry]] = {}
+        self._ranking = FairRanking(
+            self.tenants,
+            slack=float(ELIGIBLE_BUDGETS * max_num_batched_tokens),
+            is_held_back=self._holds_its_slots,
+        )
         self._oldest = OldestShare()
         self._passing = Passing()
         self._timers: LazyHeap[Entry] = LazyHeap(is_on_time)
@@ -115,8 +119,7 @@ class WaitingQueue:
             self._stop_waiting(self._entries[request.request_id])
         self._live.discard(request.request_id)
         self.tenants.leave(request.tenant_index, self._now)
-        if request.tenant_index not in self.tenants.waiting:
-            self._heaps.pop(request.tenant_index, None)
+        self._ranking.forget_idle(request.tenant_index)
 
     def take(self, request: Request, now: float, *, num_uncached_tokens: int | None = None) -> None:
         """Admit a waiting request, and charge its tenant the prompt where it is computed for the first time.
@@ -180,7 +183,7 @@ class WaitingQueue:
             offered = oldest
             if not self._holds_its_slots(oldest.request.tenant_index):
                 yield from self._offer(oldest)
-        for entry in self._affine(self._ranked()):
+        for entry in self._affine(self._ranking.entries()):
             if entry.is_waiting and entry is not offered:
                 yield from self._offer(entry)
 
@@ -189,31 +192,6 @@ class WaitingQueue:
         entry.is_deferred = False
         yield entry
         self._passing.note_left(entry)
-
-    def _ranked(self) -> Iterator[Entry]:
-        """Yield the eligible tenants' entries by rank, and then the others' in further rounds."""
-        walks = {index: self._heaps[index].walk() for index in self.tenants.waiting}
-        while walks:
-            limit = self.tenants.minimum(walks) + self._slack
-            eligible = {i: walk for i, walk in walks.items() if self.tenants.counter(i) <= limit}
-            for index in eligible:
-                del walks[index]
-            merged = LazyHeap[tuple[int, Walk[Entry]]](lambda _slot: True)
-            for index, walk in eligible.items():
-                _enter(merged, index, walk)
-            while (best := merged.top()) is not None:
-                merged.pop()
-                index, walk = best.item
-                if self._holds_its_slots(index):
-                    continue
-                if self.tenants.counter(index) > limit:
-                    walks[index] = walk  # what was taken meanwhile has used up its share of this round
-                    continue
-                slot = walk.peek()
-                if slot is not None:
-                    walk.advance()
-                    yield slot.item
-                _enter(merged, index, walk)
 
     def _holds_its_slots(self, index: int) -> bool:
         """Say whether a tenant runs as many requests as it may while others are active."""
@@ -255,10 +233,7 @@ class WaitingQueue:
         """Put an entry where its rank belongs; where it was before is stale."""
         entry.rank = rank
         entry.request.rank = rank
-        index = entry.request.tenant_index
-        if index not in self._heaps:
-            self._heaps[index] = LazyHeap(has_its_rank)
-        self._heaps[index].push(rank, entry)
+        self._ranking.push(entry)
         if self._policy.has_deadlines and rank.is_fresh and rank.band != HOPELESS:
             self._timers.push(rank.key, entry)
 
@@ -268,6 +243,7 @@ class WaitingQueue:
         del self._entries[entry.request.request_id]
         self._num_tokens -= entry.num_tokens
         self.tenants.stop_waiting(entry.request.tenant_index)
+        self._ranking.note_change(entry.request.tenant_index)
 
     def _note_hopeless(self, entry: Entry) -> None:
         """Remember whom to look at again, without those that have left."""
@@ -287,13 +263,6 @@ class WaitingQueue:
                 continue
             logger.info("request %s may meet its SLO after all", entry.request.request_id)
             self._set_rank(entry, rank)
-
-
-def _enter(merged: LazyHeap[tuple[int, Walk[Entry]]], index: int, walk: Walk[Entry]) -> None:
-    """Put a tenant's next request among the others' heads."""
-    slot = walk.peek()
-    if slot is not None:
-        merged.push(slot.key, (index, walk))
 
 
 def _are_equals(first: Rank, other: Rank) -> bool:
