@@ -398,6 +398,50 @@ def test_the_queue_offers_everyone_who_waits_once_and_nobody_else(
     assert not list(bench.queue.tenants.waiting)
 
 
+def expected_order(bench: Bench, waiting: list[Request]) -> list[str]:
+    """Work out the order in the plainest way: rounds of eligible tenants, each sorted by rank."""
+    counters = bench.queue.tenants
+    names: list[str] = []
+    left = list(waiting)
+    while left:
+        limit = min(counters.counter(r.tenant_index) for r in left) + 2 * BUDGET
+        turn = [r for r in left if counters.counter(r.tenant_index) <= limit]
+        names += [r.request_id for r in sorted(turn, key=lambda r: r.rank or ())]
+        left = [r for r in left if r not in turn]
+    return names
+
+
+@given(
+    policy=st.sampled_from(["fifo", "sjf", "priority", "slo"]),
+    requests=st.lists(
+        st.tuples(st.integers(1, 2000), st.sampled_from("abcdef"), st.integers(0, 2), st.floats(0.5, 60)),
+        max_size=30,
+    ),
+    taken=st.lists(st.integers(0, 29), max_size=15, unique=True),
+)
+@settings(max_examples=150, deadline=None)
+def test_the_order_is_that_of_rounds_of_eligible_tenants_sorted_by_rank(
+    policy: str, requests: list[tuple[int, str, int, float]], taken: list[int]
+) -> None:
+    bench = Bench(policy=policy)
+    waiting: list[Request] = []
+    for index, (tokens, tenant, priority, ttft) in enumerate(requests):
+        bench.now = 0.1 * index
+        waiting.append(bench.add(f"r{index}", tokens=tokens, tenant=tenant, priority=priority, ttft=ttft))
+    for request in [waiting[index] for index in taken if index < len(waiting)]:
+        bench.queue.take(request, bench.now)
+        waiting.remove(request)
+        assert [e.request.request_id for e in bench.queue._ranking.entries()] == expected_order(
+            bench, waiting
+        )
+    for request in waiting[::3]:
+        bench.queue.remove(request)
+        waiting.remove(request)
+    bench.now += 20.0
+    bench.queue.refresh(bench.now)
+    assert [e.request.request_id for e in bench.queue._ranking.entries()] == expected_order(bench, waiting)
+
+
 @given(
     policy=st.sampled_from(["sjf", "priority", "slo"]),
     tokens=st.integers(1, 2000),
