@@ -6,6 +6,7 @@ back: the scheduler says so once no step in flight can touch it.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,6 +48,7 @@ class KVCacheManager:
         self.num_held = np.zeros(num_rows, dtype=np.int32)
         self.swap = SwapSpace(num_swap_blocks)
         self._pool = BlockPool(num_blocks)
+        self._moved: deque[IntArray] = deque()
 
     @property
     def num_blocks(self) -> int:
@@ -83,15 +85,12 @@ class KVCacheManager:
         num_blocks = min(int(self.num_held[row]) + self.num_free_blocks, self.max_blocks_per_row)
         return num_blocks * self.block_size
 
-    def append(
-        self, rows: IntArray, num_tokens: IntArray, missing: IntArray | None = None
-    ) -> BlockAppends | None:
-        """Make every row hold that many tokens, say what was appended; None, and nothing done, if short.
+    def append(self, rows: IntArray, num_tokens: IntArray) -> BlockAppends | None:
+        """Make every row hold that many tokens, say what was appended; None, and nothing done, if short."""
+        return self.append_missing(rows, self.num_missing(rows, num_tokens))
 
-        `missing`, where the caller has it already, is what `num_missing` says of the same arguments.
-        """
-        if missing is None:
-            missing = self.num_missing(rows, num_tokens)
+    def append_missing(self, rows: IntArray, missing: IntArray) -> BlockAppends | None:
+        """Append so many blocks to each row and say which; None, and nothing done, if short."""
         short = np.flatnonzero(missing)
         if len(short) == 0:
             return BlockAppends()
@@ -183,7 +182,10 @@ class KVCacheManager:
         return TableChange(appends=self._put(row, np.concatenate([found, fresh])), copies=copies)
 
     def compact(self, row: int) -> TableChange | None:
-        """Make a row's blocks neighbours; None where they are, where some are shared, or no room is free."""
+        """Make a row's blocks neighbours; None where they are, where some are shared, or no room is free.
+
+        The old blocks stay held until `release_moved`: steps in flight may read them.
+        """
         block_ids = self.block_table[row, : self.num_held[row]].copy()
         if is_contiguous(block_ids) or np.any(self._pool.num_holders(block_ids) > 1):
             return None
@@ -194,10 +196,14 @@ class KVCacheManager:
         self._pool.allocate_exactly(targets)
         for old, new in zip(block_ids.tolist(), targets.tolist(), strict=True):
             self._pool.index.move(old, new)
-        self._pool.release(block_ids)
+        self._moved.append(block_ids)
         self.num_held[row] = 0
         appends = self._put(row, targets)
         return TableChange(appends=appends, copies=np.stack([block_ids, targets], axis=1))
+
+    def release_moved(self) -> None:
+        """Give back what one row held before it was compacted, in the order of the compactions."""
+        self._pool.release(self._moved.popleft())
 
     def fragmentation_ratio(self) -> float:
         """Return the share of neighbours in tables that are not neighbours in the pool: 0 is ideal."""
@@ -206,7 +212,7 @@ class KVCacheManager:
     def check_integrity(self) -> None:
         """Raise unless every block is free or in exactly as many tables as it has holders."""
         counted = np.arange(self.max_blocks_per_row)[None, :] < self.num_held[:, None]
-        self._pool.check_integrity(self.block_table[counted])
+        self._pool.check_integrity(np.concatenate([self.block_table[counted], *self._moved]))
         self.swap.check_integrity()
 
     def _put(self, row: int, block_ids: IntArray) -> BlockAppends:

@@ -31,7 +31,9 @@ class Composer:
         """Add rows to the step with the blocks that their tokens need, which must be free."""
         if len(rows) == 0:
             return
-        appends = self._kv.append(rows, self._rows.num_computed_tokens[rows] + counts, missing)
+        if missing is None:
+            missing = self._kv.num_missing(rows, self._rows.num_computed_tokens[rows] + counts)
+        appends = self._kv.append_missing(rows, missing)
         if appends is None:
             raise RuntimeError("blocks that were counted as free are not")
         plan.add(rows, counts, appends)

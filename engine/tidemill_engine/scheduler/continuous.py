@@ -55,7 +55,9 @@ class ContinuousScheduler:
         self._limits = limits
         self._seams = seams or Seams()
         self._kv = kv
-        max_tokens = kv.num_blocks_for(limits.max_sequence_tokens) * kv.block_size
+        # One block more than is needed, so that rows do not stand at a power of two's distance: columns of
+        # such tables fall into the same few lines of a processor's cache.
+        max_tokens = (kv.num_blocks_for(limits.max_sequence_tokens) + 1) * kv.block_size
         self._rows = RowTable(config.max_num_seqs, max_tokens)
         self._sharing = PrefixSharing(self._rows, kv)
         self._queue = WaitingQueue(
@@ -83,6 +85,8 @@ class ContinuousScheduler:
         self._outcomes = Outcomes()
         self._requests: dict[str, Request] = {}
         self._in_flight: deque[InFlightStep] = deque()
+        self._stopping: set[int] = set()
+        """Stopped rows that steps in flight still touch."""
         self._token_budget = config.max_num_batched_tokens
         if not config.is_chunked_prefill:
             self._token_budget = max(self._token_budget, limits.max_sequence_tokens)
@@ -218,9 +222,14 @@ class ContinuousScheduler:
         step = plan.finish(rows.num_computed_tokens, rows.num_tokens)
         output = step.output
         rows.num_computed_tokens[output.rows] = step.ends
-        rows.num_tokens[output.rows[step.samples]] += 1
+        all_sample = len(step.samples) == len(output.rows)
+        rows.num_tokens[output.rows if all_sample else output.rows[step.samples]] += 1
         rows.num_in_flight[output.rows] += 1
-        self._in_flight.append(InFlightStep(step_id=output.step_id, rows=output.rows, ends=step.ends))
+        self._in_flight.append(
+            InFlightStep(
+                step_id=output.step_id, rows=output.rows, ends=step.ends, num_compacted=plan.num_compacted
+            )
+        )
         self._num_padding_tokens += output.num_padding_tokens
         self._kv.swap.end_step()
         self._step_id += 1
@@ -249,6 +258,8 @@ class ContinuousScheduler:
         self._sharing.stop(row, self._rows.request_at(row))
         if self._rows.num_in_flight[row] == 0:
             self._free_row(row)
+        else:
+            self._stopping.add(row)
 
     def _free_row(self, row: int) -> None:
         """Give a row and its blocks to whoever comes next."""
@@ -257,7 +268,11 @@ class ContinuousScheduler:
 
     def _retire(self, step: InFlightStep) -> None:
         """Forget a step and free the rows that only it was still touching."""
-        in_flight = self._rows.num_in_flight[step.rows] - 1
-        self._rows.num_in_flight[step.rows] = in_flight
-        for row in step.rows[(in_flight == 0) & ~self._rows.is_running[step.rows]].tolist():
-            self._free_row(row)
+        self._rows.num_in_flight[step.rows] -= 1
+        for _ in range(step.num_compacted):
+            self._kv.release_moved()
+        if self._stopping:
+            idle = [row for row in self._stopping if self._rows.num_in_flight[row] == 0]
+            self._stopping.difference_update(idle)
+            for row in idle:
+                self._free_row(row)

@@ -52,8 +52,8 @@ class Intake:
         for request in parts.queue.candidates(plan.now):
             if not self._has_room(plan) or num_tried >= MAX_TRIED:
                 return
-            offer = parts.sharing.find(request)
-            if request.row is not None or offer.is_awaited:
+            offer = parts.sharing.find(request) if request.row is None else None
+            if offer is None or offer.is_awaited:
                 parts.queue.defer(request)
                 continue
             need = self._need(request, offer)

@@ -43,6 +43,7 @@ class StepPlan:
     swap_in: list[IntArray] = field(default_factory=list)
     block_copies: list[IntArray] = field(default_factory=list)
     num_preempted: int = 0
+    num_compacted: int = 0
     num_padding_tokens: int = 0
     num_padding_pairs: int = 0
 

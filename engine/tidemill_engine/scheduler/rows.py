@@ -28,6 +28,8 @@ class InFlightStep:
     step_id: int
     rows: IntArray
     ends: IntArray
+    num_compacted: int = 0
+    """How many rows it moves together; what they held before is free once it has retired."""
 
 
 class RowTable:

@@ -59,7 +59,7 @@ class RunningWork:
 
     def compact(self, plan: StepPlan, max_blocks: int) -> None:
         """Move rows' blocks together until the number of blocks that may be moved is used up."""
-        left, num_rows = max_blocks, 0
+        left = max_blocks
         for row in self._rows.running().tolist():
             if int(self._kv.num_held[row]) > left:
                 continue
@@ -67,8 +67,8 @@ class RunningWork:
             if change is not None:
                 plan.fork(change)
                 left -= len(change.copies)
-                num_rows += 1
-        logger.info("compaction at step %d makes %d rows contiguous", plan.step_id, num_rows)
+                plan.num_compacted += 1
+        logger.info("compaction at step %d makes %d rows contiguous", plan.step_id, plan.num_compacted)
 
     def _add_decodes(self, plan: StepPlan, lacking: IntArray) -> None:
         """Give every decoding row its next token, preempting from the end of the order if blocks run out."""
