@@ -76,6 +76,7 @@ def _add_policies(commands: Commands[argparse.ArgumentParser]) -> None:
         "--engine", action="store_true", help="run the shapes on the real CPU runner instead"
     )
     policies.add_argument("--shapes", nargs="+", default=["alike", "medium", "extreme"], help="with --engine")
+    policies.add_argument("--requests", type=_positive, default=256, help="with --engine")
     policies.add_argument("--step-time", type=Path, metavar="FILE", help="constants by `fit`; default: ours")
     policies.add_argument("--out", type=Path, metavar="FOLDER", help="write plots here")
     policies.add_argument("--seed", type=int, default=1)
@@ -147,7 +148,7 @@ def _policies(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     if args.engine:
         from .real_engine import race  # noqa: PLC0415 - torch
 
-        result = race(tuple(args.shapes), args.seed)
+        result = race(tuple(args.shapes), args.seed, args.requests)
         print(result.as_table())
         _print_json(result.as_json(), args.json)
         return 0

@@ -131,14 +131,16 @@ def losses(options: PolicyOptions, rows: list[Row]) -> dict[str, Losses]:
 
 def goodput(options: PolicyOptions, capacity: dict[str, float]) -> dict[str, dict[str, float]]:
     """Find for each shape and engine the highest rate at which 90 % of the requests keep the SLO."""
-    engines = [STATIC, CONTINUOUS] if options.is_quick else [*setups(options)]
+    engines = [STATIC, CONTINUOUS]
+    if not options.is_quick:
+        engines += [DYNAMIC, CONTINUOUS.but(policy="slo"), WIDE]
     searches = [
         RateSearch(
             setup=setup,
             step_time=options.step_time,
-            load=options.load(SHAPES[shape], count=64 if options.is_quick else None),
+            load=options.load(SHAPES[shape], count=64 if options.is_quick else 128),
             highest_rate=capacity[shape],
-            tolerance=1.2 if options.is_quick else 1.05,
+            tolerance=1.2 if options.is_quick else 1.1,
         )
         for shape in SHAPES
         for setup in engines
@@ -172,15 +174,22 @@ def sparse(options: PolicyOptions) -> list[Row]:
 
 
 def traces(options: PolicyOptions) -> list[Row]:
-    """Run the public traces, slowed down to about 70 % of what the engine can do."""
+    """Run the public traces without their longest prompts, slowed down to about 70 % of capacity."""
     rows = []
-    limit = 60 if options.is_quick else 1000
+    limit = 60 if options.is_quick else 400
     for name in TRACES:
         setup = CONTINUOUS.but(max_num_seqs=128, max_model_len=131_072, num_blocks=8192)
         requests = [r for r in load_trace(name, limit=limit) if r.num_prompt_tokens <= _MAX_TRACE_PROMPT]
         work = sum(_lone_seconds(request, options.step_time) for request in requests)
         stretch = max(1.0, work / _TRACE_LOAD / requests[-1].arrival_seconds)
-        slowed = tuple(replace(r, arrival_seconds=r.arrival_seconds * stretch) for r in requests)
+        slowed = tuple(
+            replace(
+                r,
+                arrival_seconds=r.arrival_seconds * stretch,
+                slo_ttft_seconds=options.slo.of(r, options.step_time),
+            )
+            for r in requests
+        )
         engines = [setup] if options.is_quick else [setup.but(policy=policy) for policy in POLICIES]
         jobs = [Job(setup=engine, step_time=options.step_time, requests=slowed) for engine in engines]
         names = [(f"{name} x{stretch:.1f}", engine) for engine in engines]

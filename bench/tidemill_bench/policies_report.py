@@ -103,7 +103,10 @@ def as_table(report: PolicyReport) -> str:
     if report.sweep:
         parts.append("Rising rates, medium\n" + table(report.sweep))
     if report.traces:
-        parts.append("Public traces, slowed down to fit this machine (xN)\n" + table(report.traces))
+        parts.append(
+            "Public traces, slowed down to fit this machine (xN), without prompts over 16,000 tokens\n"
+            + table(report.traces)
+        )
     parts.append(
         "Sparse: each request comes after the last has ended. There is nothing to batch, so continuous\n"
         "batching can't help here, and does not.\n" + table(report.sparse)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidemill_bench.engine_seam import EngineSetup, to_message
-from tidemill_bench.policies import CONTINUOUS, DYNAMIC, REQUESTS_PER_SLOT, STATIC, STATIC_BATCH
+from tidemill_bench.policies import CONTINUOUS, REQUESTS_PER_SLOT, STATIC, STATIC_BATCH
 from tidemill_bench.scheduler_cost import one_core
 from tidemill_bench.shapes import SHAPES, LengthShape, SimRequest, draw_requests
 from tidemill_engine.config import CacheConfig, CoreConfig, ModelConfig, OrderConfig, SchedulerConfig
@@ -99,17 +99,17 @@ class RaceResult:
         return "\n".join([*lines, *(f"NOT MET: {line}" for line in self.unmet())])
 
 
-def race(shapes: Sequence[str], seed: int) -> RaceResult:
-    """Run every shape on every engine."""
+def race(shapes: Sequence[str], seed: int, count: int = REQUESTS_PER_SLOT * STATIC_BATCH) -> RaceResult:
+    """Run every shape on every engine; dynamic batches are static ones where all requests are there."""
     runs: list[Run] = []
     with one_core():
         for shape in shapes:
-            requests = draw_requests(_lengths(shape), REQUESTS_PER_SLOT * STATIC_BATCH, rate=None, seed=seed)
-            for setup in (CONTINUOUS, STATIC, DYNAMIC):
-                runs.append(run_engine(shape, setup, requests))
-                print(runs[-1], flush=True)
+            requests = draw_requests(_lengths(shape), count, rate=None, seed=seed)
             runs.append(run_transformers(shape, requests))
             print(runs[-1], flush=True)
+            for setup in (CONTINUOUS, STATIC):
+                runs.append(run_engine(shape, setup, requests))
+                print(runs[-1], flush=True)
     return RaceResult(runs=tuple(runs))
 
 
@@ -190,8 +190,8 @@ def _transformers_model() -> Any:
     from transformers import AutoModelForCausalLM  # noqa: PLC0415
 
     path = find_model_path(BUILTIN_MODELS[MODEL])
-    model = AutoModelForCausalLM.from_pretrained(str(path.parent), gguf_file=path.name, dtype=torch.bfloat16)
-    return model.eval()
+    model = AutoModelForCausalLM.from_pretrained(str(path.parent), gguf_file=path.name, dtype=torch.float32)
+    return model.to(torch.bfloat16).eval()  # plain matrices, as ours; twice as fast here as float32
 
 
 def _lengths(shape: str) -> LengthShape:
