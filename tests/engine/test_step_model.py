@@ -183,10 +183,10 @@ INF = float("inf")
             "no SLO: three times the last decode step",
             Sizer([INF]),
             {"num_decodes": 1, "last": 0.02},
-            200,
-            270,
+            250,
+            290,
         ),
-        ("no SLO and no decode step yet: by prediction", Sizer([INF]), {"num_decodes": 1}, 32, 64),
+        ("no SLO and no decode step yet: by prediction", Sizer([INF]), {"num_decodes": 1}, 64, 90),
         ("a budget under the minimum is a hard limit", Sizer([0.001]), {"num_decodes": 1, "budget": 7}, 7, 7),
         ("no budget left", Sizer([0.05]), {"num_decodes": 1, "budget": 0}, 0, 0),
     ],
@@ -206,7 +206,7 @@ def test_the_chunk_is_the_largest_that_keeps_the_time(
 ) -> None:
     model = StepModel(FittedStep(coefficients=TRUE, residual_p90=0.2))
     decodes = StepFeatures(num_decodes, 50.0 * num_decodes, 0.0, num_decodes)
-    chunk = largest_chunk(model, decodes, allowed_seconds=slo, start=start, most=most)
+    chunk = largest_chunk(model.predict_p90, decodes, allowed_seconds=slo, start=start, most=most)
     assert min(MIN_CHUNK_TOKENS, most) <= chunk <= most
     if chunk > MIN_CHUNK_TOKENS:
         assert model.predict_p90(decodes.with_chunk(chunk, start)) <= slo

@@ -1,6 +1,7 @@
 """How many prompt tokens join a step's decodes: as many as the running requests' inter-token SLOs allow.
 
-Knows the step model, the SLO of each row and the last pure-decode step. Does not know blocks or prompts.
+Knows the step model, the SLO of each row and the last pure-decode step. Does not know blocks or prompts. An
+SLO is kept by nine of ten steps; where there is none, a chunk is sized by what is expected.
 """
 
 from __future__ import annotations
@@ -24,16 +25,21 @@ MAX_MIXED_RATIO = 3.0
 
 
 def largest_chunk(
-    model: StepModel, decodes: StepFeatures, *, allowed_seconds: float, start: int, most: int
+    predict: Callable[[StepFeatures], float],
+    decodes: StepFeatures,
+    *,
+    allowed_seconds: float,
+    start: int,
+    most: int,
 ) -> int:
-    """Return the longest chunk with which nine of ten such steps stay within the time, at least 32."""
+    """Return the longest chunk with which the step stays within the time by prediction, at least 32."""
     least = min(MIN_CHUNK_TOKENS, most)
-    if model.predict_p90(decodes.with_chunk(most, start)) <= allowed_seconds:
+    if predict(decodes.with_chunk(most, start)) <= allowed_seconds:
         return most
     fits, too_long = least, most
     while too_long - fits > 1:
         middle = (fits + too_long) // 2
-        if model.predict_p90(decodes.with_chunk(middle, start)) <= allowed_seconds:
+        if predict(decodes.with_chunk(middle, start)) <= allowed_seconds:
             fits = middle
         else:
             too_long = middle
@@ -80,11 +86,12 @@ class FittedChunks:
             return step.token_budget
         decodes = StepFeatures(num_decodes, float(step.context_tokens), 0.0, num_decodes)
         tightest = float(np.min(self._itl_slo_seconds()[step.rows]))
+        predict = self._model.predict_p90
         if not np.isfinite(tightest):
-            pure = self._last_decode_seconds or self._model.predict(decodes)
-            tightest = MAX_MIXED_RATIO * pure
+            predict = self._model.predict
+            tightest = MAX_MIXED_RATIO * max(self._last_decode_seconds, predict(decodes))
         chunk = largest_chunk(
-            self._model,
+            predict,
             decodes,
             allowed_seconds=tightest,
             start=step.chunk_start,
