@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from tidemill_engine.config import SchedulerConfig, Watermarks
-from tidemill_engine.kv import KVCacheManager
+from tidemill_engine.kv import KVCacheManager, PrefixRoots
 from tidemill_engine.messages import EngineRequest, RequestOutput, SamplingParams
 from tidemill_engine.model_uri import SimModel
 from tidemill_engine.request import RequestLimits
 from tidemill_engine.runner.base import ModelRunner, RunnerInfo
 from tidemill_engine.runner.sim import SimRunner
-from tidemill_engine.scheduler import ContinuousScheduler
+from tidemill_engine.scheduler import ContinuousScheduler, create_scheduler
+from tidemill_engine.scheduler.base import StepOutputs
+from tidemill_engine.scheduler.seams import Seams
 from tidemill_engine.sim_vocab import EOS, VOCAB_SIZE
 from tidemill_engine.step import SchedulerOutput, StepResult
+
+_HANDLES = itertools.count(1)
 
 
 def make_request(
@@ -26,6 +32,9 @@ def make_request(
     prompt_len: int = 5,
     max_tokens: int = 4,
     ignore_eos: bool = True,
+    tenant: str = "",
+    needs_all_positions: bool = False,
+    sibling: int = 0,
     **sampling: object,
 ) -> EngineRequest:
     """Return a request whose prompt is words of the sim vocabulary, different for each id."""
@@ -34,9 +43,13 @@ def make_request(
         prompt = generator.integers(300, VOCAB_SIZE, prompt_len).tolist()
     return EngineRequest(
         request_id=request_id,
+        handle=next(_HANDLES),
         prompt_token_ids=prompt,
         sampling=SamplingParams(max_tokens=max_tokens, ignore_eos=ignore_eos, **sampling),  # type: ignore[arg-type]
         arrival_time=0.0,
+        tenant=tenant,
+        needs_all_positions=needs_all_positions,
+        sibling=sibling,
     )
 
 
@@ -47,6 +60,7 @@ def make_sim_runner(
     num_rows: int = 8,
     max_model_len: int = 4096,
     output_tokens: int | None = None,
+    num_swap_blocks: int = 0,
 ) -> SimRunner:
     """Return a fake runner that takes no time."""
     info = RunnerInfo(
@@ -56,6 +70,7 @@ def make_sim_runner(
         block_size=block_size,
         dtype="sim",
         eos_token_ids=frozenset({EOS}),
+        num_swap_blocks=num_swap_blocks,
     )
     model = SimModel(name="test", step_ms=0, output_tokens=output_tokens)
     return SimRunner(model, info, num_rows=num_rows, sleep=lambda _seconds: None)
@@ -64,11 +79,15 @@ def make_sim_runner(
 def make_scheduler(
     info: RunnerInfo,
     *,
-    max_num_seqs: int = 8,
-    max_num_batched_tokens: int = 16,
+    is_prefix_caching: bool = True,
     watermarks: Watermarks | None = None,
+    seams: Seams | None = None,
+    **config: Any,
 ) -> ContinuousScheduler:
-    """Return a scheduler for a runner."""
+    """Return a scheduler for a runner; further arguments are fields of `SchedulerConfig`."""
+    scheduler_config = SchedulerConfig(
+        **{"max_num_seqs": 8, "max_num_batched_tokens": 16} | config, watermarks=watermarks or Watermarks()
+    )
     limits = RequestLimits(
         vocab_size=info.vocab_size,
         max_model_len=info.max_model_len,
@@ -78,15 +97,12 @@ def make_scheduler(
     kv = KVCacheManager(
         num_blocks=info.num_blocks,
         block_size=info.block_size,
-        num_rows=max_num_seqs,
+        num_rows=scheduler_config.max_num_seqs,
         max_tokens_per_row=limits.max_sequence_tokens,
+        num_swap_blocks=info.num_swap_blocks,
+        roots=PrefixRoots(b"key of the tests", "test") if is_prefix_caching else None,
     )
-    config = SchedulerConfig(
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_batched_tokens,
-        watermarks=watermarks or Watermarks(),
-    )
-    return ContinuousScheduler(config, kv, limits)
+    return create_scheduler(scheduler_config, kv, limits, seams)
 
 
 @dataclass(kw_only=True)
@@ -96,13 +112,17 @@ class Harness:
     scheduler: ContinuousScheduler
     runner: ModelRunner
     depth: int = 1
+    checks_every_step: bool = True
     now: float = 0.0
     outputs: list[RequestOutput] = field(default_factory=list)
     steps: list[SchedulerOutput] = field(default_factory=list)
+    _ids: dict[int, str] = field(default_factory=dict)
+    _touched: deque[dict[int, set[int]]] = field(default_factory=deque)
     _results: deque[StepResult] = field(default_factory=deque)
 
     def add(self, request: EngineRequest, seed: int = 0) -> None:
         """Add a request and keep the refusal, if any."""
+        self._ids[request.handle] = request.request_id
         refused = self.scheduler.add(
             request, request.sampling.seed if request.sampling.seed is not None else seed
         )
@@ -124,11 +144,44 @@ class Harness:
             self.steps.append(output)
             self.runner.launch(output)
             self._results.append(self.runner.sample(None))
+            if self.checks_every_step:
+                self._check_blocks(output)
         if self._results and (len(self._results) >= self.depth or output is None):
-            self.outputs += self.scheduler.update(self._results.popleft(), self.now)
-            self.scheduler.check_integrity()
+            self.outputs += self.spelled_out(self.scheduler.update(self._results.popleft(), self.now))
+            if self._touched:
+                self._touched.popleft()
+            if self.checks_every_step:
+                self.scheduler.check_integrity()
             return True
         return output is not None
+
+    def _check_blocks(self, output: SchedulerOutput) -> None:
+        """Fail if a step writes what another row's step in flight reads, or gives its row away."""
+        table, size = self.scheduler._kv.block_table, self.scheduler._kv.block_size
+        touched: dict[int, set[int]] = {}
+        written: dict[int, set[int]] = {}
+        ends = output.start_pos + output.num_scheduled_tokens
+        for row, start, end in zip(
+            output.rows.tolist(), output.start_pos.tolist(), ends.tolist(), strict=True
+        ):
+            touched[row] = set(table[row, : -(-end // size)].tolist())
+            written[row] = set(table[row, start // size : -(-end // size)].tolist())
+        written[-1] = {*output.block_copies[:, 1].tolist(), *output.swap_in[:, 1].tolist()}
+        new_rows = {new_row.row for new_row in output.new_rows}
+        for in_flight in self._touched:
+            assert not new_rows & set(in_flight), "a row was given away while a step used it"
+            for row, blocks in in_flight.items():
+                for writer, targets in written.items():
+                    assert writer == row or not targets & blocks, "a block was reused while a step used it"
+        self._touched.append(touched)
+
+    def spelled_out(self, outputs: StepOutputs) -> list[RequestOutput]:
+        """Return columns as if each of their tokens were an output of its own, and the special ones."""
+        plain = [
+            RequestOutput(request_id=self._ids[handle], token_ids=[token])
+            for handle, token in zip(outputs.handles.tolist(), outputs.token_ids.tolist(), strict=True)
+        ]
+        return [*plain, *outputs.special]
 
     def run(self, max_steps: int = 20_000) -> None:
         """Step until every request has ended."""
@@ -169,14 +222,20 @@ def make_harness(
     num_blocks: int = 64,
     block_size: int = 4,
     max_num_seqs: int = 8,
-    max_num_batched_tokens: int = 16,
     output_tokens: int | None = None,
+    num_swap_blocks: int = 0,
+    **scheduler: Any,
 ) -> Harness:
-    """Return a scheduler on a fake runner."""
+    """Return a scheduler on a fake runner; further arguments are those of `make_scheduler`."""
     runner = make_sim_runner(
-        num_blocks=num_blocks, block_size=block_size, num_rows=max_num_seqs, output_tokens=output_tokens
+        num_blocks=num_blocks,
+        block_size=block_size,
+        num_rows=max_num_seqs,
+        output_tokens=output_tokens,
+        num_swap_blocks=num_swap_blocks,
     )
-    scheduler = make_scheduler(
-        runner.info, max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens
+    return Harness(
+        scheduler=make_scheduler(runner.info, max_num_seqs=max_num_seqs, **scheduler),
+        runner=runner,
+        depth=depth,
     )
-    return Harness(scheduler=scheduler, runner=runner, depth=depth)

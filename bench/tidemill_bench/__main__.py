@@ -17,6 +17,26 @@ def main() -> None:
     """Run one command; exit 1 where any request failed."""
     parser = argparse.ArgumentParser(prog="tidemill-bench", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
+    _add_load(commands)
+    _add_scheduler(commands)
+    _add_fit(commands)
+    _add_policies(commands)
+    _add_timeline(commands)
+    args = parser.parse_args()
+    run = {
+        "load": _load,
+        "scheduler": _scheduler,
+        "fit": _fit,
+        "policies": _policies,
+        "timeline": _timeline,
+    }[args.command]
+    raise SystemExit(run(parser, args))
+
+
+Commands = argparse._SubParsersAction  # noqa: SLF001 - argparse has no public name for it
+
+
+def _add_load(commands: Commands[argparse.ArgumentParser]) -> None:
     load = commands.add_parser("load", help="send a workload to an OpenAI server, closed loop")
     load.add_argument("--url", default="http://127.0.0.1:8000/v1", help="base URL, ending in /v1")
     load.add_argument("--model", required=True)
@@ -25,8 +45,53 @@ def main() -> None:
     load.add_argument("--requests", type=_positive, help="default: 8 per slot")
     load.add_argument("--vocab-size", type=_positive, default=49152, help="token ids are drawn below this")
     load.add_argument("--seed", type=int, default=0)
-    load.add_argument("--json", type=Path, metavar="FILE", help="also write the JSON object here")
-    raise SystemExit(_load(parser, parser.parse_args()))
+    _add_json(load)
+
+
+def _add_scheduler(commands: Commands[argparse.ArgumentParser]) -> None:
+    scheduler = commands.add_parser("scheduler", help="time schedule + update while every request decodes")
+    scheduler.add_argument("--running", type=_positive, nargs="+", default=[256, 1024, 4096], metavar="N")
+    scheduler.add_argument("--steps", type=_positive, default=640)
+    scheduler.add_argument("--block-size", type=_positive, default=32)
+    scheduler.add_argument(
+        "--vllm-python", type=Path, metavar="PYTHON", help="also time vLLM's scheduler, in this Python"
+    )
+    _add_json(scheduler)
+
+
+def _add_fit(commands: Commands[argparse.ArgumentParser]) -> None:
+    fit = commands.add_parser(
+        "fit", help="measure steps of the CPU runner and fit the simulator's step times"
+    )
+    fit.add_argument("--model", default="builtin://smollm2-135m", help="URI of the model")
+    fit.add_argument("--repeats", type=_positive, default=3)
+    fit.add_argument("--note", default="", help="what to remember about this machine")
+    _add_json(fit)
+
+
+def _add_policies(commands: Commands[argparse.ArgumentParser]) -> None:
+    policies = commands.add_parser("policies", help="race schedulers and policies in the simulator")
+    policies.add_argument("--quick", action="store_true", help="fewer engines and requests: under a minute")
+    policies.add_argument(
+        "--engine", action="store_true", help="run the shapes on the real CPU runner instead"
+    )
+    policies.add_argument("--shapes", nargs="+", default=["alike", "medium", "extreme"], help="with --engine")
+    policies.add_argument("--requests", type=_positive, default=256, help="with --engine")
+    policies.add_argument("--step-time", type=Path, metavar="FILE", help="constants by `fit`; default: ours")
+    policies.add_argument("--out", type=Path, metavar="FOLDER", help="write plots here")
+    policies.add_argument("--seed", type=int, default=1)
+    policies.add_argument("--workers", type=_positive, help="processes; default: one per core")
+    _add_json(policies)
+
+
+def _add_timeline(commands: Commands[argparse.ArgumentParser]) -> None:
+    timeline = commands.add_parser("timeline", help="draw a few steps of a real run of the scheduler")
+    timeline.add_argument("--svg", type=Path, required=True, metavar="FILE")
+    _add_json(timeline)
+
+
+def _add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the JSON object here")
 
 
 def _load(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
@@ -41,11 +106,83 @@ def _load(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     records = asyncio.run(run_load(endpoint, requests, args.concurrency))
     report = summarize(records, args.workload, args.concurrency)
     print(as_table(report))
-    text = json.dumps(report.as_json())
-    if args.json:
-        args.json.write_text(text + "\n", encoding="utf-8")
-    print(text)
+    _print_json(report.as_json(), args.json)
     return 1 if report.num_errors else 0
+
+
+def _scheduler(_parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
+    from .scheduler_cost import CostOptions, as_table, measure_sizes  # noqa: PLC0415 - per command
+    from .vllm_cost import measure_vllm  # noqa: PLC0415
+
+    options = CostOptions(sizes=tuple(args.running), num_steps=args.steps, block_size=args.block_size)
+    costs = measure_sizes(options)
+    peer = measure_vllm(args.vllm_python, options)
+    print(as_table(costs, peer.schedule_update_ms))
+    print(peer.note)
+    figures: dict[str, object] = {
+        "schedule_update_ms": {str(cost.num_running): cost.as_json() for cost in costs}
+    }
+    if peer.schedule_update_ms:
+        figures["vllm_schedule_update_ms"] = peer.schedule_update_ms
+    _print_json(figures, args.json)
+    return 0
+
+
+def _fit(_parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
+    from .fit import measure_and_fit  # noqa: PLC0415 - torch
+
+    fitted, measurements = measure_and_fit(args.model, args.repeats, args.note)
+    print(f"{'ms':>9} {'fitted':>9}  contents")
+    for m in measurements:
+        print(f"{m.seconds * 1e3:9.1f} {fitted.seconds(m.features) * 1e3:9.1f}  {m.features}")
+    _print_json(fitted.as_json(), args.json)
+    return 0
+
+
+def _policies(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
+    from .policies import PolicyOptions  # noqa: PLC0415 - per command
+    from .policies_report import as_table  # noqa: PLC0415
+    from .race import run_all  # noqa: PLC0415
+    from .step_time import load_step_time  # noqa: PLC0415
+
+    if args.engine:
+        from .real_engine import race  # noqa: PLC0415 - torch
+
+        result = race(tuple(args.shapes), args.seed, args.requests)
+        print(result.as_table())
+        _print_json(result.as_json(), args.json)
+        return 0
+    try:
+        step_time = load_step_time(args.step_time)
+    except (OSError, ValueError) as bad:
+        parser.error(f"--step-time: {bad}")
+    options = PolicyOptions(step_time=step_time, is_quick=args.quick, seed=args.seed, workers=args.workers)
+    report = run_all(options)
+    print(as_table(report))
+    if args.out:
+        from .plots import write_plots  # noqa: PLC0415 - matplotlib
+
+        for path in write_plots(report, args.out):
+            print(f"wrote {path}")
+    _print_json(report.as_json(), args.json)
+    return 0
+
+
+def _timeline(_parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
+    from .timeline import draw, record  # noqa: PLC0415 - per command
+
+    timeline = record()
+    args.svg.write_text(draw(timeline), encoding="utf-8")
+    print(f"wrote {args.svg}: {timeline.num_requests} requests, {len(timeline.steps)} steps")
+    _print_json(timeline.as_json(), args.json)
+    return 0
+
+
+def _print_json(figures: dict[str, object], path: Path | None) -> None:
+    text = json.dumps(figures)
+    if path:
+        path.write_text(text + "\n", encoding="utf-8")
+    print(text)
 
 
 def _positive(text: str) -> int:

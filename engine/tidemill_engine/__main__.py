@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tidemill_engine.api.config import AdminConfig, DrainConfig, HttpConfig, ServeConfig
 from tidemill_engine.api.generation_config import sampling_defaults
+from tidemill_engine.api.keys import ApiKeys
 from tidemill_engine.api.protocol import SamplingDefaults
 from tidemill_engine.api.serve import Listening, serve
 from tidemill_engine.api.termination import (
@@ -19,12 +20,25 @@ from tidemill_engine.api.termination import (
     default_termination_log,
     write_termination_log,
 )
-from tidemill_engine.config import DTYPES, CacheConfig, CoreConfig, ModelConfig, SchedulerConfig
-from tidemill_engine.errors import EngineError
+from tidemill_engine.config import (
+    ADMISSIONS,
+    DTYPES,
+    POLICIES,
+    SCHEDULERS,
+    CacheConfig,
+    CoreConfig,
+    DynamicConfig,
+    ModelConfig,
+    OrderConfig,
+    SchedulerConfig,
+    Watermarks,
+)
+from tidemill_engine.errors import EngineError, InvalidConfig
 from tidemill_engine.model_uri import SUPPORTED, default_model_name, parse_model_uri
 
 API_KEY_VARIABLE = "TIDEMILL_API_KEY"
 LOG_LEVELS = ("debug", "info", "warning", "error")
+GIB = 1 << 30
 NICENESS = 3
 """Streams can wait a moment; a step that waits holds up every stream."""
 
@@ -39,6 +53,7 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("uri", metavar="URI", help=f"the model: {SUPPORTED}".replace("%", "%%"))
     _add_http_flags(command.add_argument_group("server"))
     _add_engine_flags(command.add_argument_group("engine"))
+    _add_scheduler_flags(command.add_argument_group("scheduler"))
     command.add_argument("--log-level", choices=LOG_LEVELS, default="info")
     return parser
 
@@ -51,10 +66,21 @@ def _add_http_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--admin-token-file", type=Path, help="file with the admin API's bearer token")
     group.add_argument("--served-model-name", nargs="+", metavar="NAME", help="names that requests may use")
     group.add_argument("--api-key", help=f"ask for this key under /v1/ (default ${API_KEY_VARIABLE})")
+    group.add_argument(
+        "--api-keys-file",
+        type=Path,
+        help="accept the keys in this file too: tenant=key lines, * for a gateway",
+    )
+    group.add_argument(
+        "--trust-tenant-headers",
+        action="store_true",
+        help="take tenant and priority from x-tidemill-tenant and x-tidemill-priority: behind a gateway only",
+    )
     group.add_argument("--max-body-bytes", type=int, default=8 * 1024 * 1024, help="longest request body")
     group.add_argument(
         "--max-queued-requests", type=int, default=1024, help="beyond these and the running ones: 429"
     )
+    group.add_argument("--max-num-queued-tokens", type=int, help="beyond these waiting prompt tokens: 429")
     group.add_argument(
         "--strict-max-tokens", action="store_true", help="refuse a max_tokens that does not fit, not clamp it"
     )
@@ -77,12 +103,131 @@ def _add_engine_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--block-size", type=int, default=CacheConfig.block_size, help="tokens per KV block")
     group.add_argument("--kv-cache-memory-bytes", type=int, help="memory for the KV cache")
     group.add_argument("--num-kv-blocks", type=int, help="KV blocks, instead of memory")
+    group.add_argument(
+        "--enable-prefix-caching",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="find blocks of earlier prompts again (default on)",
+    )
+    group.add_argument(
+        "--swap-space", type=float, default=0.0, help="GiB of CPU memory for preempted requests' blocks"
+    )
     group.add_argument("--seed", type=int, default=0, help="seed of requests that bring none")
+
+
+def _add_scheduler_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--scheduler",
+        choices=SCHEDULERS,
+        default=SchedulerConfig.kind,
+        help="continuous (default); static and dynamic are padded batches to compare with",
+    )
+    group.add_argument(
+        "--scheduling-policy",
+        choices=POLICIES,
+        default=OrderConfig.policy,
+        help="which waiting request is next: the first (default), the shortest, by class, the most urgent",
+    )
+    group.add_argument(
+        "--admission",
+        choices=ADMISSIONS,
+        default=SchedulerConfig.admission,
+        help="adaptive shuts on preemption (default), strict is a latch between two watermarks",
+    )
+    group.add_argument(
+        "--kv-watermarks",
+        type=_watermarks,
+        default=Watermarks(),
+        metavar="HIGH,LOW,CRITICAL",
+        help="shares of the KV cache (default 0.9,0.7,0.95)",
+    )
+    group.add_argument(
+        "--enable-chunked-prefill",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="compute prompts in chunks beside decodes (default on)",
+    )
+    group.add_argument(
+        "--tenant-weights",
+        type=_weights,
+        default={},
+        metavar="NAME=WEIGHT,...",
+        help="shares of tenants that are not 1",
+    )
+    group.add_argument(
+        "--default-ttft-slo",
+        type=float,
+        default=OrderConfig.default_ttft_slo_seconds,
+        metavar="SECONDS",
+        help="time to first token for requests that state none, under --scheduling-policy slo (default 30)",
+    )
+    group.add_argument(
+        "--batch-window",
+        type=float,
+        default=DynamicConfig.window_seconds,
+        metavar="SECONDS",
+        help="how long --scheduler dynamic waits for a batch (default 0.1)",
+    )
+    group.add_argument(
+        "--preferred-batch-sizes",
+        type=_sizes,
+        default=(),
+        metavar="N,...",
+        help="batches that --scheduler dynamic starts at once",
+    )
+
+
+def _weights(text: str) -> dict[str, float]:
+    """Read `name=weight,...`."""
+    weights: dict[str, float] = {}
+    for item in filter(None, text.split(",")):
+        name, separator, weight = item.rpartition("=")
+        if not separator or not name:
+            raise argparse.ArgumentTypeError(f"{item!r} is not name=weight")
+        weights[name.strip()] = float(weight)
+    return weights
+
+
+def _watermarks(text: str) -> Watermarks:
+    """Read `high,low,critical`."""
+    parts = [float(part) for part in text.split(",")]
+    if len(parts) != 3:
+        raise argparse.ArgumentTypeError(f"{text!r} is not high,low,critical")
+    try:
+        return Watermarks(high=parts[0], low=parts[1], critical=parts[2])
+    except InvalidConfig as error:
+        raise argparse.ArgumentTypeError(error.message) from error
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    """Read `n,...`."""
+    return tuple(int(part) for part in filter(None, text.split(",")))
+
+
+def _scheduler_config(arguments: argparse.Namespace) -> SchedulerConfig:
+    """Turn the scheduler's flags into a checked configuration."""
+    return SchedulerConfig(
+        kind=arguments.scheduler,
+        max_num_seqs=arguments.max_num_seqs,
+        max_num_batched_tokens=arguments.max_num_batched_tokens,
+        is_chunked_prefill=arguments.enable_chunked_prefill,
+        admission=arguments.admission,
+        watermarks=arguments.kv_watermarks,
+        order=OrderConfig(
+            policy=arguments.scheduling_policy,
+            default_ttft_slo_seconds=arguments.default_ttft_slo,
+            tenant_weights=arguments.tenant_weights,
+        ),
+        dynamic=DynamicConfig(
+            window_seconds=arguments.batch_window, preferred_sizes=arguments.preferred_batch_sizes
+        ),
+    )
 
 
 def make_config(arguments: argparse.Namespace, api_key: str | None) -> ServeConfig:
     """Turn flags into a checked configuration."""
     model = parse_model_uri(arguments.uri)
+    ApiKeys(None, arguments.api_keys_file).load()
     core = CoreConfig(
         model=ModelConfig(
             uri=arguments.uri,
@@ -94,11 +239,10 @@ def make_config(arguments: argparse.Namespace, api_key: str | None) -> ServeConf
             block_size=arguments.block_size,
             num_blocks=arguments.num_kv_blocks,
             memory_bytes=arguments.kv_cache_memory_bytes,
+            is_prefix_caching=arguments.enable_prefix_caching,
+            swap_bytes=int(arguments.swap_space * GIB),
         ),
-        scheduler=SchedulerConfig(
-            max_num_seqs=arguments.max_num_seqs,
-            max_num_batched_tokens=arguments.max_num_batched_tokens,
-        ),
+        scheduler=_scheduler_config(arguments),
         log_level=arguments.log_level,
     )
     token_file = arguments.admin_token_file
@@ -110,11 +254,14 @@ def make_config(arguments: argparse.Namespace, api_key: str | None) -> ServeConf
             host=arguments.host,
             port=arguments.port,
             api_key=arguments.api_key or api_key,
+            api_keys_file=arguments.api_keys_file,
+            is_trusting_tenant_headers=arguments.trust_tenant_headers,
             max_body_bytes=arguments.max_body_bytes,
         ),
         admin=AdminConfig(host=admin_host, port=arguments.admin_port, token_file=token_file),
         drain=DrainConfig(grace_seconds=arguments.drain_grace, timeout_seconds=arguments.drain_timeout),
         max_queued_requests=arguments.max_queued_requests,
+        max_num_queued_tokens=arguments.max_num_queued_tokens,
         is_strict_max_tokens=arguments.strict_max_tokens,
         sampling_defaults=sampling_defaults(model)
         if arguments.generation_config == "auto"

@@ -14,6 +14,12 @@ from tidemill_engine.errors import InvalidConfig
 
 Dtype = Literal["auto", "bfloat16", "float32"]
 DTYPES: tuple[Dtype, ...] = ("auto", "bfloat16", "float32")
+SchedulerKind = Literal["continuous", "static", "dynamic"]
+SCHEDULERS: tuple[SchedulerKind, ...] = ("continuous", "static", "dynamic")
+Policy = Literal["fifo", "sjf", "priority", "slo"]
+POLICIES: tuple[Policy, ...] = ("fifo", "sjf", "priority", "slo")
+AdmissionMode = Literal["adaptive", "strict"]
+ADMISSIONS: tuple[AdmissionMode, ...] = ("adaptive", "strict")
 
 
 def _require(condition: bool, name: str, value: object, wanted: str) -> None:
@@ -46,8 +52,12 @@ class CacheConfig:
     block_size: int = 32
     num_blocks: int | None = None
     memory_bytes: int | None = None
+    is_prefix_caching: bool = True
+    swap_bytes: int = 0
+    """CPU memory for the blocks of preempted requests; 0: they are recomputed."""
 
     def __post_init__(self) -> None:
+        _require(self.swap_bytes >= 0, "swap_space", self.swap_bytes, ">= 0")
         is_power = self.block_size > 0 and self.block_size & (self.block_size - 1) == 0
         _require(
             is_power and self.block_size <= 1024, "block_size", self.block_size, "a power of two up to 1024"
@@ -79,14 +89,53 @@ class Watermarks:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SchedulerConfig:
-    """Hard limits of one step, and the watermarks."""
+class OrderConfig:
+    """In which order waiting requests are admitted, and how tenants share."""
 
-    max_num_seqs: int = 256
-    max_num_batched_tokens: int = 512
-    watermarks: Watermarks = field(default_factory=Watermarks)
+    policy: Policy = "fifo"
+    default_ttft_slo_seconds: float = 30.0
+    tenant_weights: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        _require(self.policy in POLICIES, "scheduling_policy", self.policy, f"one of {', '.join(POLICIES)}")
+        slo = self.default_ttft_slo_seconds
+        _require(0.0 < slo <= 86400.0, "default_ttft_slo", slo, "above 0 and at most 86400 seconds")
+        for tenant, weight in self.tenant_weights.items():
+            _require(0.001 <= weight <= 1000.0, f"tenant_weights[{tenant}]", weight, "between 0.001 and 1000")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DynamicConfig:
+    """When the dynamic scheduler starts a batch: a preferred size waits, or the window has passed."""
+
+    window_seconds: float = 0.1
+    preferred_sizes: tuple[int, ...] = ()
+    """None given: a full batch only."""
+
+    def __post_init__(self) -> None:
+        window = self.window_seconds
+        _require(0.0 <= window <= 3600.0, "batch_window", window, "between 0 and 3600 seconds")
+        sizes = self.preferred_sizes
+        _require(all(size >= 1 for size in sizes), "preferred_batch_sizes", sizes, "positive numbers")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulerConfig:
+    """Which scheduler, hard limits of one step, and the rules of admission and order."""
+
+    kind: SchedulerKind = "continuous"
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 512
+    is_chunked_prefill: bool = True
+    """Off: a prompt is computed in one step, for which the budget is raised to the longest prompt."""
+    admission: AdmissionMode = "adaptive"
+    watermarks: Watermarks = field(default_factory=Watermarks)
+    order: OrderConfig = field(default_factory=OrderConfig)
+    dynamic: DynamicConfig = field(default_factory=DynamicConfig)
+
+    def __post_init__(self) -> None:
+        _require(self.kind in SCHEDULERS, "scheduler", self.kind, f"one of {', '.join(SCHEDULERS)}")
+        _require(self.admission in ADMISSIONS, "admission", self.admission, " or ".join(ADMISSIONS))
         _require(1 <= self.max_num_seqs <= 65536, "max_num_seqs", self.max_num_seqs, "between 1 and 65536")
         _require(
             1 <= self.max_num_batched_tokens <= 1 << 20,

@@ -6,6 +6,7 @@ aiohttp.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
@@ -40,13 +41,21 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """One sequence to generate (an HTTP request with n=4 is four of these: one `seed`, siblings 0..3)."""
 
     request_id: str
+    handle: int
+    """The request's number in the columns of `StepTokens`: chosen by the API process, never used twice."""
     prompt_token_ids: list[int]
     sampling: SamplingParams
     arrival_time: float
     """`time.monotonic()` at the end of the HTTP body, on this machine's clock, which both processes share."""
     sibling: int = 0
     tenant: str = ""
+    """Who pays: fairness, cache isolation and accounting go by it. Only a trusted source names it."""
     priority: int = 0
+    """Its class, least first; counts under every order but `fifo`."""
+    ttft_slo_seconds: float | None = None
+    itl_slo_seconds: float | None = None
+    needs_all_positions: bool = False
+    """Every prompt position must be computed (prompt logprobs), so the prefix cache is not read."""
 
 
 class AbortRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -90,6 +99,22 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Arrival to first scheduling; set on the first output only."""
 
 
+class StepTokens(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The tokens that one step gave to requests of which there is nothing else to say, in columns.
+
+    One token each: int64 handles and int32 token ids, native byte order, of one length. Several tokens of
+    one request stand in their order. First tokens, last tokens and logprobs come as `RequestOutput`.
+    """
+
+    handles: bytes
+    token_ids: bytes
+
+    def pairs(self) -> Iterator[tuple[int, int]]:
+        """Yield (handle, token id)."""
+        handles = memoryview(self.handles).cast("q")
+        return zip(handles, memoryview(self.token_ids).cast("i"), strict=True)
+
+
 class CoreReady(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The model is loaded and warmed up; sent once, before any RequestOutput."""
 
@@ -101,6 +126,7 @@ class CoreReady(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     max_num_batched_tokens: int
     dtype: str
     load_seconds: float
+    num_swap_blocks: int = 0
 
 
 class LoadProgress(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -135,13 +161,22 @@ class CoreStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, t
     """Whether waiting requests may join those that run; shut for a while after a preemption."""
     prefix_queries_tokens: int = 0
     prefix_hits_tokens: int = 0
+    num_swap_blocks: int = 0
+    num_free_swap_blocks: int = 0
+    kv_fragmentation_ratio: float = 0.0
+    """Share of neighbours in block tables that are not neighbours in the cache."""
+    num_hopeless: int = 0
+    """Waiting requests that will miss their TTFT SLO whatever is done."""
+    effective_batch_tokens: int = 0
+    """Tokens that a step may hold at present, by the running requests' inter-token SLOs."""
+    padding_tokens: int = 0
     iteration_tokens: list[int] = []
     """Tokens of each step since the last report, for the histogram; at most a few hundred."""
     inter_token_seconds: list[float] = []
     """Interval / tokens per decode step since the last report."""
 
 
-CoreMessage = RequestOutput | CoreReady | LoadProgress | CoreFailed | CoreStats
+CoreMessage = RequestOutput | StepTokens | CoreReady | LoadProgress | CoreFailed | CoreStats
 
 
 class CoreFrame(msgspec.Struct, frozen=True, kw_only=True):

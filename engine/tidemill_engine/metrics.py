@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from tidemill_engine.messages import CoreReady, CoreStats
+from tidemill_engine.tenant_accounts import TenantAccounts, TenantUsage
 
 SECONDS = (
     0.001,
@@ -102,6 +103,8 @@ class EngineMetrics:
         self._http_requests = Counter(
             "tidemill_http_requests", "HTTP requests answered", ["route", "status"], registry=registry
         )
+        self._tenants = TenantAccounts()
+        self.registry.register(_TenantCollector(self._tenants))
         self._disconnects = Counter(
             "tidemill_client_disconnects",
             "Requests whose client went away or stopped reading",
@@ -172,6 +175,10 @@ class EngineMetrics:
         for seconds in stats.inter_token_seconds:
             _observe(self._itl, seconds)
 
+    def on_tenant_usage(self, tenant: str, usage: TenantUsage) -> None:
+        """Count what an ended sequence has cost its tenant."""
+        self._tenants.add(tenant, usage)
+
     def on_http(self, route: str, status: int) -> None:
         """Count an answered HTTP request."""
         self._http_requests.labels(route, str(status)).inc()
@@ -188,6 +195,40 @@ class EngineMetrics:
 def _observe(pair: tuple[Histogram, Histogram], value: float) -> None:
     for histogram in pair:
         histogram.observe(value)
+
+
+class _TenantCollector(Collector):
+    """Counters per tenant, of which there are a bounded number."""
+
+    def __init__(self, accounts: TenantAccounts) -> None:
+        self._accounts = accounts
+
+    def describe(self) -> Iterable[Metric]:
+        """Name nothing in advance."""
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield every account, one label each."""
+        families = {
+            "requests": CounterMetricFamily(
+                "tidemill_tenant_requests", "Sequences ended, by tenant", labels=["tenant"]
+            ),
+            "prompt_tokens": CounterMetricFamily(
+                "tidemill_tenant_prompt_tokens", "Prompt tokens, by tenant", labels=["tenant"]
+            ),
+            "cached_tokens": CounterMetricFamily(
+                "tidemill_tenant_cached_tokens",
+                "Prompt tokens found in the cache, by tenant",
+                labels=["tenant"],
+            ),
+            "output_tokens": CounterMetricFamily(
+                "tidemill_tenant_generation_tokens", "Output tokens, by tenant", labels=["tenant"]
+            ),
+        }
+        for tenant, usage in self._accounts.shown().items():
+            for field_name, family in families.items():
+                family.add_metric([tenant], getattr(usage, field_name))
+        yield from families.values()
 
 
 class _SnapshotCollector(Collector):
@@ -232,12 +273,14 @@ class _SnapshotCollector(Collector):
     def _core(self, stats: CoreStats) -> Iterable[Metric]:
         total = max(stats.num_total_blocks, 1)
         usage = 1 - stats.num_free_blocks / total
+        num_swap_blocks_held = stats.num_swap_blocks - stats.num_free_swap_blocks
+        swap_usage = num_swap_blocks_held / max(stats.num_swap_blocks, 1)
         gauges = {
             ("tidemill_requests_running", "num_requests_running", "num_running_requests"): stats.num_running,
             ("tidemill_requests_waiting", "num_requests_waiting", "num_waiting_requests"): stats.num_waiting,
             ("tidemill_requests_swapped", "num_requests_swapped"): stats.num_swapped,
             ("tidemill_kv_cache_usage_ratio", "kv_cache_usage_perc", "gpu_cache_usage_perc"): usage,
-            ("tidemill_kv_swap_usage_ratio", "cpu_cache_usage_perc"): 0.0,
+            ("tidemill_kv_swap_usage_ratio", "cpu_cache_usage_perc"): swap_usage,
         }
         for (ours, *theirs), value in gauges.items():
             yield _gauge(ours, ours.removeprefix("tidemill_").replace("_", " "), value)
@@ -252,6 +295,24 @@ class _SnapshotCollector(Collector):
             "tidemill_admission_open",
             "1 while waiting requests may join those that run",
             stats.is_admission_open,
+        )
+        yield _gauge(
+            "tidemill_kv_fragmentation_ratio",
+            "Share of neighbours in block tables that are not neighbours in the cache",
+            stats.kv_fragmentation_ratio,
+        )
+        yield _gauge(
+            "tidemill_requests_hopeless", "Waiting requests that will miss their SLO", stats.num_hopeless
+        )
+        yield _gauge(
+            "tidemill_effective_batch_tokens",
+            "Tokens that a step may hold now, by the running requests' SLOs",
+            stats.effective_batch_tokens,
+        )
+        yield CounterMetricFamily(
+            "tidemill_padding_tokens",
+            "Tokens computed for nobody, in padded batches",
+            value=stats.padding_tokens,
         )
         counters = {
             "num_preemptions": stats.num_preemptions,

@@ -1,6 +1,6 @@
 """A request inside the core: its tokens, its place and when it ends.
 
-Pure: knows tokens and limits. Does not know blocks, rows' contents, clocks or tensors.
+Pure: knows tokens, limits and what it has been through. Does not know rows' contents, clocks or tensors.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from tidemill_engine.messages import EngineRequest, FinishReason
+    from tidemill_engine.messages import EngineRequest
+    from tidemill_engine.scheduler.order import Rank
     from tidemill_engine.step import IntArray
 
 
 class RequestStatus(Enum):
-    """Where a request is. PREEMPTED waits like WAITING, but has been running and keeps its outputs."""
+    """Where a request is. PREEMPTED and SWAPPED wait like WAITING, but have been running and keep outputs."""
 
     WAITING = "waiting"
     RUNNING = "running"
     PREEMPTED = "preempted"
+    SWAPPED = "swapped"
     FINISHED = "finished"
 
 
@@ -38,14 +40,6 @@ class RequestLimits:
     def max_sequence_tokens(self) -> int:
         """Return the longest sequence that can be computed here."""
         return min(self.max_model_len, self.max_cached_tokens)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finish:
-    """Why a request has ended."""
-
-    reason: FinishReason
-    stop_token_id: int | None = None
 
 
 def refusal(message: EngineRequest, limits: RequestLimits) -> str | None:
@@ -69,57 +63,59 @@ def refusal(message: EngineRequest, limits: RequestLimits) -> str | None:
 
 
 class Request:
-    """One sequence from arrival to end. Only the scheduler changes it."""
+    """One sequence from arrival to end. Only the scheduler changes it.
+
+    While it holds a row, the row's arrays are ahead of `token_ids` and `num_tokens`, which follow when it
+    leaves the row.
+    """
 
     def __init__(self, message: EngineRequest, *, order: int, seed: int, limits: RequestLimits) -> None:
         self.request_id = message.request_id
-        self.prompt_token_ids: IntArray = np.asarray(message.prompt_token_ids, dtype=np.int32)
-        self.output_token_ids: list[int] = []
+        self.handle = message.handle
+        self.token_ids: IntArray = np.asarray(message.prompt_token_ids, dtype=np.int32)
+        self.num_prompt_tokens = len(self.token_ids)
+        self.num_tokens = len(self.token_ids)
         self.sampling = message.sampling
         self.sibling = message.sibling
         self.seed = seed
         self.arrival_time = message.arrival_time
+        self.tenant = message.tenant
+        self.priority = message.priority
+        self.ttft_slo_seconds = message.ttft_slo_seconds
+        self.itl_slo_seconds = message.itl_slo_seconds
+        self.needs_all_positions = message.needs_all_positions
+        self.rank: Rank | None = None
+        """Where it stands among those that wait, set by the waiting queue; kept while it runs."""
+        self.tenant_index = -1
+        """Its tenant's place in the fairness counters, from its arrival to its end; set by the queue."""
         self.order = order
-        """Place in the queue: constant, kept through preemptions, least first."""
+        """Place in the order of arrival: constant."""
         self.max_total_tokens = min(
             self.num_prompt_tokens + message.sampling.max_tokens, limits.max_sequence_tokens
         )
+        self.stop_token_ids = frozenset(message.sampling.stop_token_ids)
+        if not message.sampling.ignore_eos:
+            self.stop_token_ids |= limits.eos_token_ids
         self.status = RequestStatus.WAITING
         self.row: int | None = None
+        self.chain: list[bytes] = []
+        """Digests of its first full blocks, as far as anyone has asked for them."""
+        self.prompt_digest: bytes | None = None
+        """What equal prompts of one tenant have in common; made when it is first tried."""
+        self.swapped: IntArray | None = None
+        """Its places in the CPU pool while it is swapped out, for its first `num_swapped_tokens`."""
+        self.num_swapped_tokens = 0
         self.num_preemptions = 0
+        self.num_cached_tokens = 0
         self.first_scheduled_time: float | None = None
-        self.was_answered = False
-        self._stop_token_ids = frozenset(message.sampling.stop_token_ids)
-        if not message.sampling.ignore_eos:
-            self._stop_token_ids |= limits.eos_token_ids
-
-    @property
-    def num_prompt_tokens(self) -> int:
-        """Return the length of the prompt."""
-        return len(self.prompt_token_ids)
-
-    @property
-    def num_tokens(self) -> int:
-        """Return the length of prompt and outputs so far."""
-        return len(self.prompt_token_ids) + len(self.output_token_ids)
 
     @property
     def is_finished(self) -> bool:
         """Say whether it has ended, for whatever reason."""
         return self.status is RequestStatus.FINISHED
 
-    def all_token_ids(self) -> IntArray:
-        """Return prompt and outputs so far."""
-        if not self.output_token_ids:
-            return self.prompt_token_ids
-        outputs = np.asarray(self.output_token_ids, dtype=np.int32)
-        return np.concatenate([self.prompt_token_ids, outputs])
-
-    def append(self, token_id: int) -> Finish | None:
-        """Take one output token and say whether it was the last."""
-        self.output_token_ids.append(token_id)
-        if token_id in self._stop_token_ids and len(self.output_token_ids) >= self.sampling.min_tokens:
-            return Finish(reason="stop", stop_token_id=token_id)
-        if self.num_tokens >= self.max_total_tokens:
-            return Finish(reason="length")
-        return None
+    def leave_row(self, token_ids: IntArray) -> None:
+        """Take its tokens so far back from the row that it held."""
+        self.token_ids = token_ids.copy()
+        self.num_tokens = len(token_ids)
+        self.row = None

@@ -2,6 +2,13 @@
 
 Knows shapes and dtypes. Holds no request objects, no tensors and no policy; everything in it can be
 serialised, so that one scheduler can drive several ranks.
+
+Steps are carried out in the order of their ids. Within one: first `swap_out` (cache -> CPU pool), then
+`swap_in` (CPU pool -> cache), then `block_copies` (within the cache), each list in its own order, then the
+computing, which sees what was copied. So a block that is swapped out may be written by the same step, a
+block that is copied from may not be the target of a swap in the same step, and a place in the CPU pool that
+is swapped in from is not swapped out to before the next step. Copies are done when computing begins: a step
+that is repeated because its computing failed does not copy again.
 """
 
 from __future__ import annotations
@@ -45,7 +52,10 @@ class NewRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlockAppends:
-    """Blocks put at the end of rows' block tables: three arrays of one length."""
+    """Blocks put into rows' block tables, mostly at their ends: three arrays of one length.
+
+    A position that is filled already gets another block (after a compaction).
+    """
 
     rows: IntArray = field(default_factory=int_array)
     positions: IntArray = field(default_factory=int_array)
@@ -58,8 +68,8 @@ class SchedulerOutput:
 
     A row computes positions `start_pos .. start_pos + num_scheduled_tokens`. `logit_rows` are indices into
     the flat tokens of the step, ascending; the runner samples one token for each. `mask_rows` are the rows
-    that a grammar constrains. Copies are pairs (from, to), carried out in order before anything is
-    computed.
+    that a grammar constrains. Copies are pairs (from, to) `[num_pairs, 2]`. `num_padding_tokens` are
+    computed for nobody, as a padded batch does.
     """
 
     step_id: int
@@ -75,6 +85,9 @@ class SchedulerOutput:
     swap_in: IntArray = field(default_factory=no_pairs)
     block_copies: IntArray = field(default_factory=no_pairs)
     mask_rows: IntArray = field(default_factory=int_array)
+    num_padding_tokens: int = 0
+    num_padding_pairs: int = 0
+    """Pairs of a token and one before it whose attention is computed for nobody, as in a padded batch."""
 
     @property
     def num_tokens(self) -> int:
@@ -111,4 +124,6 @@ class StepResult:
     token_ids: IntArray
     num_accepted: IntArray
     failures: tuple[RowFailure, ...] = ()
+    copy_seconds: float = 0.0
+    """What the step's copies took."""
     logprobs: dict[int, tuple[TokenLogprobs, ...]] = field(default_factory=dict)

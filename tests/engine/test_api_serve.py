@@ -23,6 +23,7 @@ from tidemill_engine.config import CoreConfig, ModelConfig
 
 SIM = "sim://test?step_ms=2&output_tokens=20"
 SLOW = "sim://test?step_ms=400"
+BLOCK_SIZE = 32
 
 
 def is_running(pid: int) -> bool:
@@ -57,7 +58,12 @@ async def test_concurrent_streams_are_complete_and_the_same_as_alone() -> None:
         alone = [await stream_text(engine, prompt) for prompt in prompts]
         together = await asyncio.gather(*(stream_text(engine, prompt) for prompt in prompts))
         stats = await engine.until_idle()
-    assert list(together) == alone
+    assert [text for text, _ in together] == [text for text, _ in alone]
+    assert [usage["completion_tokens"] for _, usage in together] == [
+        usage["completion_tokens"] for _, usage in alone
+    ]
+    cached = [usage["prompt_tokens_details"]["cached_tokens"] for _, usage in together]
+    assert cached == [(usage["prompt_tokens"] - 1) // BLOCK_SIZE * BLOCK_SIZE for _, usage in together]
     assert len({text for text, _ in alone}) == len(prompts)
     assert stats["num_free_blocks"] == stats["num_total_blocks"]
 

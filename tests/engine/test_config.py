@@ -4,7 +4,16 @@ from collections.abc import Callable
 
 import pytest
 
-from tidemill_engine.config import CacheConfig, CoreConfig, ModelConfig, SchedulerConfig, Watermarks
+from tidemill_engine.__main__ import make_config, make_parser
+from tidemill_engine.config import (
+    CacheConfig,
+    CoreConfig,
+    DynamicConfig,
+    ModelConfig,
+    OrderConfig,
+    SchedulerConfig,
+    Watermarks,
+)
 from tidemill_engine.errors import InvalidConfig
 
 
@@ -28,6 +37,14 @@ def test_the_configuration_crosses_as_json_unchanged() -> None:
         (lambda: CacheConfig(memory_bytes=0), "kv_cache_memory_bytes", "0"),
         (lambda: SchedulerConfig(max_num_seqs=0), "max_num_seqs", "0"),
         (lambda: SchedulerConfig(max_num_batched_tokens=0), "max_num_batched_tokens", "0"),
+        (lambda: CacheConfig(swap_bytes=-1), "swap_space", "-1"),
+        (lambda: SchedulerConfig(kind="magic"), "scheduler", "magic"),  # type: ignore[arg-type]
+        (lambda: SchedulerConfig(admission="open"), "admission", "open"),  # type: ignore[arg-type]
+        (lambda: OrderConfig(policy="lifo"), "scheduling_policy", "lifo"),  # type: ignore[arg-type]
+        (lambda: OrderConfig(default_ttft_slo_seconds=0.0), "default_ttft_slo", "0.0"),
+        (lambda: OrderConfig(tenant_weights={"a": 0.0}), "tenant_weights[a]", "0.0"),
+        (lambda: DynamicConfig(window_seconds=-1.0), "batch_window", "-1.0"),
+        (lambda: DynamicConfig(preferred_sizes=(4, 0)), "preferred_batch_sizes", "0"),
         (lambda: Watermarks(high=0.6), "watermarks", "0.6"),
         (lambda: Watermarks(critical=0.9), "watermarks", "0.9"),
     ],
@@ -45,3 +62,53 @@ def test_a_bad_value_is_refused_with_its_field(make: Callable[[], object], field
 def test_json_that_is_not_a_configuration_is_refused(text: str) -> None:
     with pytest.raises(InvalidConfig):
         CoreConfig.from_json(text)
+
+
+def config_of(*flags: str) -> CoreConfig:
+    return make_config(make_parser().parse_args(["serve", "sim://x", *flags]), None).core
+
+
+def test_without_flags_the_scheduler_is_continuous_first_come_first_served_and_caches_prefixes() -> None:
+    config = config_of()
+    assert config.scheduler == SchedulerConfig()
+    assert (config.scheduler.kind, config.scheduler.order.policy) == ("continuous", "fifo")
+    assert (config.cache.is_prefix_caching, config.cache.swap_bytes) == (True, 0)
+
+
+def test_every_flag_of_the_scheduler_reaches_the_core() -> None:
+    flags = (
+        "--scheduler dynamic --scheduling-policy slo --admission strict --kv-watermarks 0.8,0.5,0.9 "
+        "--no-enable-chunked-prefill --no-enable-prefix-caching --swap-space 0.5 --tenant-weights a=2,b=0.5 "
+        "--default-ttft-slo 3 --batch-window 0.25 --preferred-batch-sizes 4,8"
+    )
+    config = config_of(*flags.split())
+    assert config.scheduler == SchedulerConfig(
+        kind="dynamic",
+        is_chunked_prefill=False,
+        admission="strict",
+        watermarks=Watermarks(high=0.8, low=0.5, critical=0.9),
+        order=OrderConfig(policy="slo", default_ttft_slo_seconds=3.0, tenant_weights={"a": 2.0, "b": 0.5}),
+        dynamic=DynamicConfig(window_seconds=0.25, preferred_sizes=(4, 8)),
+    )
+    assert config.cache == CacheConfig(is_prefix_caching=False, swap_bytes=1 << 29)
+    assert CoreConfig.from_json(config.to_json()) == config
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--tenant-weights a",
+        "--tenant-weights a=much",
+        "--kv-watermarks 0.9,0.7",
+        "--kv-watermarks 0.7,0.9,0.95",
+        "--preferred-batch-sizes 4,x",
+        "--scheduler magic",
+        "--swap-space lots",
+    ],
+)
+def test_a_flag_that_means_nothing_ends_the_command_line(
+    flags: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        config_of(*flags.split())
+    assert flags.split(maxsplit=1)[0] in capsys.readouterr().err

@@ -1,15 +1,21 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
 from engine_builders import make_request, make_scheduler, make_sim_runner
+from tidemill_engine.batch import Batch
 from tidemill_engine.core.engine import EngineCore, StepReport, split_rows
 from tidemill_engine.core.stats import StatsCollector
-from tidemill_engine.messages import RequestOutput
+from tidemill_engine.messages import EngineRequest
 from tidemill_engine.runner.sim import SimRunner
-from tidemill_engine.step import SchedulerOutput, StepResult, TokenMasks
+from tidemill_engine.scheduler.base import StepOutputs
+from tidemill_engine.step import StepResult, TokenMasks, int_array
+
+NOTHING = StepOutputs(handles=np.empty(0, dtype=np.int64), token_ids=int_array(), special=[])
 
 
 class BrittleRunner(SimRunner):
@@ -22,17 +28,15 @@ class BrittleRunner(SimRunner):
         if any(self._tables.token_ids[row, 0] == self.poison for row in rows):
             raise RuntimeError("poisoned")
 
-    def launch(self, output: SchedulerOutput) -> None:
-        self._tables.apply(output)
+    def _compute(self, step_id: int, batch: Batch) -> StepResult:
         if not self.fails_in_sample:
-            self._check(output.rows.tolist())
-        super().launch(output)
+            self._check(batch.row_index.tolist())
+        return super()._compute(step_id, batch)
 
     def sample(self, masks: TokenMasks | None) -> StepResult:
         if self.fails_in_sample:
-            _, batch = self._launched[0]
             try:
-                self._check(batch.row_index.tolist())
+                self._check(self._launched[0].rows.tolist())
             except RuntimeError:
                 self._launched.popleft()
                 raise
@@ -44,40 +48,47 @@ def make_engine(runner: SimRunner) -> EngineCore:
     return EngineCore(make_scheduler(runner.info), runner, lambda: float(next(clock)))
 
 
-def run(engine: EngineCore) -> list[RequestOutput]:
-    outputs: list[RequestOutput] = []
+@dataclass
+class Told:
+    """What each request was told, by its id."""
+
+    tokens: dict[str, list[int]]
+    errors: dict[str, str]
+
+
+def run(engine: EngineCore, requests: list[EngineRequest]) -> Told:
+    told = Told(tokens={request.request_id: [] for request in requests}, errors={})
+    names = {request.handle: request.request_id for request in requests}
+    for request in requests:
+        assert engine.add(request) is None
     while (output := engine.schedule()) is not None:
-        outputs += engine.run(output).outputs
+        outputs = engine.run(output).outputs
+        for handle, token in zip(outputs.handles.tolist(), outputs.token_ids.tolist(), strict=True):
+            told.tokens[names[handle]].append(token)
+        for special in outputs.special:
+            told.tokens[special.request_id] += special.token_ids
+            if special.finish_reason == "error":
+                told.errors[special.request_id] = str(special.error)
     assert not engine.scheduler.has_work()
-    return outputs
-
-
-def tokens(outputs: list[RequestOutput], request_id: str) -> list[int]:
-    return [token for output in outputs if output.request_id == request_id for token in output.token_ids]
+    return told
 
 
 @pytest.mark.parametrize("fails_in_sample", [False, True])
 def test_a_request_that_breaks_the_step_ends_alone(fails_in_sample: bool) -> None:
-    requests = [make_request(name, prompt_len=5, max_tokens=4) for name in ("a", "b")]
-    healthy = make_engine(make_sim_runner())
-    for request in requests:
-        healthy.add(request)
-    expected = run(healthy)
+    first, last = (make_request(name, prompt_len=5, max_tokens=4) for name in ("a", "b"))
+    expected = run(make_engine(make_sim_runner()), [first, last])
 
     sim = make_sim_runner()
     runner = BrittleRunner(sim._model, sim.info, num_rows=8, sleep=lambda _: None)
     runner.poison = 4000
     runner.fails_in_sample = fails_in_sample
     engine = make_engine(runner)
-    engine.add(requests[0])
-    engine.add(make_request("poison", prompt=[4000, 300], max_tokens=4))
-    engine.add(requests[1])
-    outputs = run(engine)
-    (bad,) = [output for output in outputs if output.request_id == "poison"]
-    assert bad.finish_reason == "error"
-    assert "poisoned" in str(bad.error)
-    for request in requests:
-        assert tokens(outputs, request.request_id) == tokens(expected, request.request_id)
+    poison = make_request("poison", prompt=[4000, 300], max_tokens=4)
+    told = run(engine, [first, poison, last])
+    assert list(told.errors) == ["poison"]
+    assert "poisoned" in told.errors["poison"]
+    for request in (first, last):
+        assert told.tokens[request.request_id] == expected.tokens[request.request_id]
     engine.scheduler.check_integrity()
     assert engine.scheduler.stats().num_free_blocks == 64
 
@@ -131,9 +142,9 @@ def test_figures_are_due_every_tenth_of_a_second_and_counters_grow() -> None:
 def test_the_predicted_step_time_is_that_of_the_slowest_steps_of_late() -> None:
     collector = StatsCollector(make_scheduler(make_sim_runner().info))
     assert collector.predicted_seconds(100) == 0.0
-    collector.add_step(StepReport(outputs=[], num_tokens=10, seconds=2.0))
+    collector.add_step(StepReport(outputs=NOTHING, num_tokens=10, seconds=2.0))
     assert collector.predicted_seconds(10) == pytest.approx(2.0)
     assert collector.predicted_seconds(100) == pytest.approx(20.0)
     for _ in range(200):
-        collector.add_step(StepReport(outputs=[], num_tokens=10, seconds=0.1))
+        collector.add_step(StepReport(outputs=NOTHING, num_tokens=10, seconds=0.1))
     assert collector.predicted_seconds(10) == pytest.approx(0.1, rel=0.01)

@@ -28,6 +28,7 @@ from tidemill_engine.messages import (
     LoadProgress,
     RequestOutput,
     Shutdown,
+    StepTokens,
 )
 
 LIMIT_SECONDS = 60.0
@@ -50,8 +51,10 @@ class CoreProcess:
         self.socket: socket.socket = mine
         self.connection = FrameConnection(mine, CoreFrame)
         self.messages: list[CoreMessage] = []
+        self.ids: dict[int, str] = {}
 
     def send(self, *messages: EngineRequest | AbortRequest | Shutdown) -> None:
+        self.ids |= {m.handle: m.request_id for m in messages if isinstance(m, EngineRequest)}
         self.connection.send(ApiFrame(messages=list(messages)))
 
     def wait_for(self, found: Callable[[CoreMessage], bool]) -> CoreMessage:
@@ -65,7 +68,14 @@ class CoreProcess:
             seen = len(self.messages)
             assert time.monotonic() < deadline, f"not among {self.messages[-20:]}"
             for frame in self.connection.receive(1.0):
-                self.messages += frame.messages
+                for message in frame.messages:
+                    self.messages += self.spelled_out(message)
+
+    def spelled_out(self, message: CoreMessage) -> list[CoreMessage]:
+        """Return columns of tokens as outputs of their own."""
+        if not isinstance(message, StepTokens):
+            return [message]
+        return [RequestOutput(request_id=self.ids[h], token_ids=[token]) for h, token in message.pairs()]
 
     def wait_ready(self) -> CoreReady:
         ready = self.wait_for(lambda message: isinstance(message, CoreReady))

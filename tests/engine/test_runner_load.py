@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from tidemill_engine.errors import ModelLoadError
 from tidemill_engine.runner.load import load_runner
 
 
-def failure(uri: str, **cache: int) -> ModelLoadError:
+def failure(uri: str, **cache: Any) -> ModelLoadError:
     config = CoreConfig(model=ModelConfig(uri=uri), cache=CacheConfig(**cache))
     with pytest.raises(ModelLoadError) as caught:
         load_runner(config, lambda _read, _total: None)

@@ -5,7 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_builders import Harness, make_harness, make_request
+from tidemill_engine.scheduler.plan import StepPlan
 from tidemill_engine.sim_vocab import EOS
+from tidemill_engine.step import IntArray
 
 
 def alone(prompt: list[int], max_tokens: int) -> list[int]:
@@ -156,14 +158,27 @@ def test_the_last_in_order_is_preempted_when_blocks_run_out_and_gets_the_same_to
         assert harness.tokens(request.request_id) == alone(request.prompt_token_ids, 24)
 
 
-def test_a_request_preempted_twice_is_never_a_victim_again() -> None:
-    harness = make_harness(num_blocks=28, max_num_batched_tokens=256)
-    for name, max_tokens in {"a": 82, "b": 18, "c": 42, "d": 25, "e": 73}.items():
-        harness.add(make_request(name, prompt_len=8, max_tokens=max_tokens))
-    requests = dict(harness.scheduler._requests)
+def test_a_request_preempted_twice_is_never_a_victim_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = make_harness(num_blocks=14, max_num_batched_tokens=256)
+    preemptor = harness.scheduler._preemptor
+    times: dict[str, int] = {}
+    anchors: set[str] = set()
+    preempt = preemptor.preempt
+
+    def watch(row: int, plan: StepPlan) -> None:
+        victim = preemptor._rows.request_at(row)
+        assert victim is not preemptor._anchor
+        preempt(row, plan)
+        times[victim.request_id] = victim.num_preemptions
+        if preemptor._anchor is not None:
+            anchors.add(preemptor._anchor.request_id)
+
+    monkeypatch.setattr(preemptor, "preempt", watch)
+    for index in range(12):
+        harness.add(make_request(f"r{index}", prompt_len=8, max_tokens=20 + 5 * index))
     harness.run()
-    assert requests["e"].num_preemptions == 2
-    assert requests["a"].num_preemptions == 1
+    assert anchors
+    assert {times[name] for name in anchors} == {2}
 
 
 def test_the_last_prompt_makes_room_when_no_prompt_can_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,17 +186,21 @@ def test_the_last_prompt_makes_room_when_no_prompt_can_go_on(monkeypatch: pytest
     harness.add(make_request("a", prompt_len=20, max_tokens=2))
     harness.step()
     scheduler = harness.scheduler
-    room_for = scheduler._kv.room_for
+    room_for, add_decodes = scheduler._kv.room_for, scheduler._running._add_decodes
 
     def no_room_beside_others(row: int) -> int:
         return 0 if scheduler.stats().num_running > 1 else room_for(row)
+
+    def no_decode_beside_others(plan: StepPlan, lacking: IntArray) -> None:
+        if scheduler.stats().num_running == 1:
+            add_decodes(plan, lacking)
 
     harness.step()
     harness.add(make_request("b", prompt_len=20, max_tokens=2))
     harness.step()
     assert scheduler.stats().num_running == 2
-    monkeypatch.setattr(scheduler._rows, "decoding", lambda: scheduler._rows.running()[:0])
     monkeypatch.setattr(scheduler._kv, "room_for", no_room_beside_others)
+    monkeypatch.setattr(scheduler._running, "_add_decodes", no_decode_beside_others)
     harness.step()
     assert scheduler.stats().num_preemptions == 1
     monkeypatch.undo()
@@ -224,7 +243,7 @@ def test_blocks_of_an_aborted_request_come_back_only_when_no_step_can_touch_them
     result = harness.runner.sample(None)
     harness.abort("a")
     assert harness.scheduler.stats().num_free_blocks == 13
-    assert harness.scheduler.update(result, 0.0) == []
+    assert harness.spelled_out(harness.scheduler.update(result, 0.0)) == []
     assert harness.scheduler.stats().num_free_blocks == 16
     assert harness.finish("a").finish_reason == "abort"
 

@@ -35,7 +35,7 @@ def make_api_app(context: ApiContext) -> web.Application:
         middlewares=[
             counting_middleware(context),
             error_middleware(),
-            key_middleware(context.config.http.api_key),
+            key_middleware(context.keys),
         ],
     )
     app[CONTEXT] = context

@@ -38,6 +38,9 @@ class HttpConfig:
     host: str = "127.0.0.1"
     port: int = 8000
     api_key: str | None = field(default=None, repr=False)
+    api_keys_file: Path | None = None
+    is_trusting_tenant_headers: bool = False
+    """Whoever reaches this server may name tenants and priority classes: it is a gateway."""
     max_body_bytes: int = 8 * 1024 * 1024
     read_timeout_seconds: float = 60.0
     write_timeout_seconds: float = 60.0
@@ -86,6 +89,7 @@ class ServeConfig:
     admin: AdminConfig = field(default_factory=AdminConfig)
     drain: DrainConfig = field(default_factory=DrainConfig)
     max_queued_requests: int = 1024
+    max_num_queued_tokens: int | None = None
     is_strict_max_tokens: bool = False
     sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
     termination_log: Path | None = None
@@ -97,4 +101,6 @@ class ServeConfig:
         _require(bool(names) and all(names), "served_model_name", names, "at least one non-empty name")
         queued = self.max_queued_requests
         _require(0 <= queued <= 1_000_000, "max_queued_requests", queued, "between 0 and 1000000")
+        tokens = self.max_num_queued_tokens
+        _require(tokens is None or tokens >= 1, "max_num_queued_tokens", tokens, ">= 1")
         _require(0 <= self.niceness <= 19, "niceness", self.niceness, "between 0 and 19")

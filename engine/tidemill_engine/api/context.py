@@ -15,11 +15,13 @@ from tidemill_engine.api.config import ServeConfig
 from tidemill_engine.api.core_client import CoreClient, CoreNews
 from tidemill_engine.api.drain import DrainController
 from tidemill_engine.api.generation import Generator
+from tidemill_engine.api.keys import ApiKeys
 from tidemill_engine.api.protocol import ModelLimits
 from tidemill_engine.api.state import EngineState, RequestNotTaken, Verdict
 from tidemill_engine.heartbeat import MIN_STEP_SECONDS, HeartbeatReader
 from tidemill_engine.messages import CoreFailed, CoreReady, CoreStats, LoadProgress
 from tidemill_engine.metrics import EngineMetrics, Snapshot
+from tidemill_engine.queue_limits import QueueLimits
 from tidemill_engine.tokenizer import ModelTokenizer
 
 
@@ -66,6 +68,7 @@ class ApiContext:
         self.clock = clock
         self.created = int(time.time())
         self.state = EngineState()
+        self.keys = ApiKeys(config.http.api_key, config.http.api_keys_file)
         self.client = CoreClient(self.on_news)
         self.metrics = EngineMetrics(config.served_model_names[0], self.snapshot)
         self.drain = DrainController(self.state, self.client, config.drain)
@@ -119,7 +122,10 @@ class ApiContext:
             self.client,
             tokenizer,
             self.metrics,
-            max_in_flight=ready.max_num_seqs + max_queued,
+            limits=QueueLimits(
+                max_requests=ready.max_num_seqs + max_queued,
+                max_waiting_tokens=self.config.max_num_queued_tokens,
+            ),
             clock=self.clock,
         )
         self._model = LoadedModel(tokenizer=tokenizer, template=template, limits=limits, generator=generator)

@@ -7,6 +7,7 @@ output goes to a listener. When the peer is gone every open mailbox gets the err
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
@@ -19,12 +20,14 @@ from tidemill_engine.messages import (
     ApiFrame,
     CoreFailed,
     CoreFrame,
+    CoreMessage,
     CoreReady,
     CoreStats,
     EngineRequest,
     LoadProgress,
     RequestOutput,
     Shutdown,
+    StepTokens,
 )
 
 logger = logging.getLogger(__name__)
@@ -71,6 +74,9 @@ class CoreClient:
     def __init__(self, listener: Callable[[CoreNews], None]) -> None:
         self._listener = listener
         self._mailboxes: dict[str, Mailbox] = {}
+        self._handles = itertools.count(1)
+        self._ids: dict[int, str] = {}
+        self._handle_of: dict[str, int] = {}
         self._outbox: list[EngineRequest | AbortRequest | Shutdown] = []
         self._has_mail = asyncio.Event()
         self._closed: EngineError | None = None
@@ -79,6 +85,10 @@ class CoreClient:
     def num_in_flight(self) -> int:
         """Count the sequences that the core still works on or will."""
         return len(self._mailboxes)
+
+    def next_handle(self) -> int:
+        """Return a number for one request that no other one has had."""
+        return next(self._handles)
 
     def submit(self, requests: Sequence[EngineRequest], *, max_in_flight: int) -> Mailbox:
         """Queue all sequences of one HTTP request, or none of them when there are too many already."""
@@ -90,16 +100,18 @@ class CoreClient:
         mailbox = Mailbox()
         for request in requests:
             self._mailboxes[request.request_id] = mailbox
+            self._ids[request.handle] = request.request_id
+            self._handle_of[request.request_id] = request.handle
         self._send(requests)
         return mailbox
 
     def forget(self, request_id: str) -> None:
         """Stop listening to a sequence that the core has ended."""
-        self._mailboxes.pop(request_id, None)
+        self._close(request_id)
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """End sequences in the core, wherever they are; those that have ended are left alone."""
-        live = [request_id for request_id in request_ids if self._mailboxes.pop(request_id, None) is not None]
+        live = [request_id for request_id in request_ids if self._close(request_id)]
         if live and self._closed is None:
             self._send([AbortRequest(request_id=request_id) for request_id in live])
 
@@ -139,16 +151,29 @@ class CoreClient:
             sender.cancel()
             await connection.close()
 
-    def _dispatch(self, message: RequestOutput | CoreNews) -> None:
-        if not isinstance(message, RequestOutput):
+    def _dispatch(self, message: CoreMessage) -> None:
+        if isinstance(message, StepTokens):
+            for handle, token_id in message.pairs():
+                request_id = self._ids.get(handle)
+                if request_id is not None:  # else aborted meanwhile
+                    output = RequestOutput(request_id=request_id, token_ids=[token_id])
+                    self._mailboxes[request_id].put(output)
+        elif isinstance(message, RequestOutput):
+            mailbox = self._mailboxes.get(message.request_id)
+            if mailbox is None:
+                return
+            mailbox.put(message)
+            if message.finish_reason is not None:
+                self._close(message.request_id)
+        else:
             self._listener(message)
-            return
-        mailbox = self._mailboxes.get(message.request_id)
-        if mailbox is None:
-            return  # aborted meanwhile
-        mailbox.put(message)
-        if message.finish_reason is not None:
-            del self._mailboxes[message.request_id]
+
+    def _close(self, request_id: str) -> bool:
+        """Stop listening to a sequence; say whether anyone did."""
+        handle = self._handle_of.pop(request_id, None)
+        if handle is not None:
+            del self._ids[handle]
+        return self._mailboxes.pop(request_id, None) is not None
 
     def _send(self, messages: Sequence[EngineRequest | AbortRequest | Shutdown]) -> None:
         self._outbox += messages

@@ -14,12 +14,15 @@ from dataclasses import dataclass
 from tidemill_engine.api.core_client import CoreClient, Mailbox
 from tidemill_engine.api.detokenizer import Detokenizer
 from tidemill_engine.api.protocol import GenerationOptions
+from tidemill_engine.api.protocol.terms import ServiceTerms
 from tidemill_engine.api.responses import Usage
 from tidemill_engine.api.sequence import Delta, Sequence
 from tidemill_engine.api.stop import StopMatcher
 from tidemill_engine.errors import EngineError, EngineUnavailable
 from tidemill_engine.messages import EngineRequest, RequestOutput, SamplingParams
 from tidemill_engine.metrics import EngineMetrics, SequenceTimes
+from tidemill_engine.queue_limits import QueueLimits, QueueMeter
+from tidemill_engine.tenant_accounts import TenantUsage
 from tidemill_engine.tokenizer import ModelTokenizer
 
 
@@ -38,6 +41,15 @@ class IndexedDelta:
 
     index: int
     delta: Delta
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Order:
+    """What all sequences of one HTTP request have in common beside their prompts."""
+
+    options: GenerationOptions
+    terms: ServiceTerms
+    arrival_time: float
 
 
 @dataclass(kw_only=True)
@@ -60,14 +72,15 @@ class Generator:
         tokenizer: ModelTokenizer,
         metrics: EngineMetrics,
         *,
-        max_in_flight: int,
+        limits: QueueLimits,
         clock: Callable[[], float],
     ) -> None:
         self.client = client
         self.tokenizer = tokenizer
         self.metrics = metrics
         self.clock = clock
-        self._max_in_flight = max_in_flight
+        self._limits = limits
+        self.queue = QueueMeter(limits)
         self._live: dict[str, _Live] = {}
 
     @property
@@ -80,33 +93,48 @@ class Generator:
 
     @contextmanager
     def generate(
-        self, prompts: list[PreparedPrompt], options: GenerationOptions, arrival_time: float
+        self,
+        prompts: list[PreparedPrompt],
+        options: GenerationOptions,
+        terms: ServiceTerms,
+        arrival_time: float,
     ) -> Iterator[Generation]:
         """Submit n sequences for every prompt; on leaving, abort those that have not ended."""
         base = uuid.uuid4().hex
+        order = _Order(options=options, terms=terms, arrival_time=arrival_time)
         lives = [
-            self._make_live(f"{base}-{index}", index, prompts[index // options.n], options, arrival_time)
+            self._make_live(f"{base}-{index}", index, prompts[index // options.n], order)
             for index in range(len(prompts) * options.n)
         ]
-        mailbox = self.client.submit([live.request for live in lives], max_in_flight=self._max_in_flight)
-        self._live.update({live.request.request_id: live for live in lives})
+        num_prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
+        self.queue.require_room(len(lives), num_prompt_tokens, self.clock())
+        requests = [live.request for live in lives]
+        mailbox = self.client.submit(requests, max_in_flight=self._limits.max_requests)
+        for live in lives:
+            self._live[live.request.request_id] = live
+            is_first = live.request.sibling == 0
+            self.queue.enter(live.request.request_id, len(live.request.prompt_token_ids) * is_first)
         try:
-            yield Generation(self, lives, mailbox, num_prompt_tokens=sum(len(p.token_ids) for p in prompts))
+            yield Generation(self, lives, mailbox, num_prompt_tokens=num_prompt_tokens)
         finally:
             self._end(lives)
 
-    def _make_live(
-        self, request_id: str, index: int, prompt: PreparedPrompt, options: GenerationOptions, arrival: float
-    ) -> _Live:
+    def _make_live(self, request_id: str, index: int, prompt: PreparedPrompt, order: _Order) -> _Live:
+        terms = order.terms
         request = EngineRequest(
             request_id=request_id,
+            handle=self.client.next_handle(),
             prompt_token_ids=prompt.token_ids,
             sampling=prompt.sampling,
-            arrival_time=arrival,
-            sibling=index % options.n,
+            arrival_time=order.arrival_time,
+            sibling=index % order.options.n,
+            tenant=terms.tenant,
+            priority=terms.priority,
+            ttft_slo_seconds=terms.ttft_slo_seconds,
+            itl_slo_seconds=terms.itl_slo_seconds,
         )
         detokenizer = Detokenizer(self.tokenizer.decode, prompt.token_ids, prompt_is_text=prompt.is_text)
-        matcher = StopMatcher(options.stop)
+        matcher = StopMatcher(order.options.stop)
         sequence = Sequence(
             detokenizer,
             matcher,
@@ -118,8 +146,11 @@ class Generator:
     def _end(self, lives: list[_Live]) -> None:
         aborted = [live for live in lives if not live.sequence.is_finished]
         self.client.abort(live.request.request_id for live in lives)
+        now = self.clock()
         for live in lives:
             self._live.pop(live.request.request_id, None)
+            self.queue.leave(live.request.request_id, now)
+            self.metrics.on_tenant_usage(live.request.tenant, _tenant_usage(live))
         for live in aborted:
             self.metrics.on_sequence_end(self.times(live, "abort"))
 
@@ -190,11 +221,13 @@ class Generation:
     def _note_first(self, live: _Live, output: RequestOutput) -> None:
         if live.first_time is None and output.token_ids:
             live.first_time = self._generator.clock()
+            self._generator.queue.start(live.request.request_id, live.first_time)
             live.queue_seconds = output.queue_seconds or 0.0
             self._generator.metrics.on_first_token(live.first_time - live.request.arrival_time)
 
     def _note_end(self, live: _Live, delta: Delta) -> None:
         generator = self._generator
+        generator.queue.leave(live.request.request_id, generator.clock())
         generator.client.abort([live.request.request_id])  # where a stop string ended it; else the core has
         reason = delta.finish_reason or "error"
         generator.metrics.on_sequence_end(generator.times(live, reason))
@@ -204,3 +237,13 @@ class Generation:
             )
         if reason == "abort":
             raise EngineUnavailable("the engine ended this request before it was complete", code="aborted")
+
+
+def _tenant_usage(live: _Live) -> TenantUsage:
+    """Return what a sequence adds to its tenant's account; siblings share their prompt."""
+    return TenantUsage(
+        requests=1,
+        prompt_tokens=0 if live.request.sibling else len(live.request.prompt_token_ids),
+        cached_tokens=0 if live.request.sibling else live.sequence.num_cached_tokens,
+        output_tokens=live.sequence.num_output_tokens,
+    )

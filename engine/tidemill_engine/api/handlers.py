@@ -18,6 +18,7 @@ from aiohttp import web
 from tidemill_engine.api.context import ApiContext, LoadedModel
 from tidemill_engine.api.generation import Generation, PreparedPrompt
 from tidemill_engine.api.http_errors import INTERNAL, RequestTimeoutError, UnsupportedMediaTypeError, to_http
+from tidemill_engine.api.middleware import BEARER
 from tidemill_engine.api.protocol import (
     CompletionRequest,
     GenerationOptions,
@@ -28,6 +29,7 @@ from tidemill_engine.api.protocol import (
     parse_completion,
 )
 from tidemill_engine.api.protocol.fields import Fields
+from tidemill_engine.api.protocol.terms import ServiceTerms, parse_terms
 from tidemill_engine.api.responses import (
     ChatFormat,
     CompletionFormat,
@@ -53,6 +55,7 @@ class _Job:
 
     prompts: list[PreparedPrompt]
     options: GenerationOptions
+    terms: ServiceTerms
     response_format: ResponseFormat
     arrival_time: float
 
@@ -62,12 +65,19 @@ async def completions(request: web.Request) -> web.StreamResponse:
     context = request.app[CONTEXT]
     fields, arrival = await _read_body(request, context)
     model = context.require_model()
+    terms = _terms(request, context, fields)
     parsed = parse_completion(fields, model.limits)
     envelope = _envelope(context, model, parsed.model, "cmpl")
     prompts = [await _prepare(prompt, parsed.options, model, "prompt") for prompt in parsed.prompts]
     context.state.require_accepting()  # the drain may have begun while the prompts were tokenized
     response_format = CompletionFormat(envelope, _echoes(parsed, prompts, model))
-    job = _Job(prompts=prompts, options=parsed.options, response_format=response_format, arrival_time=arrival)
+    job = _Job(
+        prompts=prompts,
+        options=parsed.options,
+        terms=terms,
+        response_format=response_format,
+        arrival_time=arrival,
+    )
     if parsed.is_echo_only:
         return await _answer_echo(request, context, job)
     return await _answer(request, context, model, job)
@@ -78,6 +88,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     context = request.app[CONTEXT]
     fields, arrival = await _read_body(request, context)
     model = context.require_model()
+    terms = _terms(request, context, fields)
     parsed = parse_chat(fields, model.limits)
     envelope = _envelope(context, model, parsed.model, "chatcmpl")
     text = await model.template.render(parsed.messages)
@@ -86,6 +97,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     job = _Job(
         prompts=[prompt],
         options=parsed.options,
+        terms=terms,
         response_format=ChatFormat(envelope),
         arrival_time=arrival,
     )
@@ -127,6 +139,13 @@ async def _read_body(request: web.Request, context: ApiContext) -> tuple[Fields,
     except TimeoutError:
         raise RequestTimeoutError("the body did not arrive in time") from None
     return decode_body(body), context.clock()
+
+
+def _terms(request: web.Request, context: ApiContext, fields: Fields) -> ServiceTerms:
+    """Read on what terms a request is served; who may name a tenant depends on its key and on a flag."""
+    bearer = request[BEARER]
+    is_trusted = bearer.is_trusted or context.config.http.is_trusting_tenant_headers
+    return parse_terms(fields, request.headers, tenant=bearer.tenant, is_trusted=is_trusted)
 
 
 def _check_name(context: ApiContext, name: str | None) -> str:
@@ -182,7 +201,7 @@ def _echoes(
 async def _answer(
     request: web.Request, context: ApiContext, model: LoadedModel, job: _Job
 ) -> web.StreamResponse:
-    with model.generator.generate(job.prompts, job.options, job.arrival_time) as generation:
+    with model.generator.generate(job.prompts, job.options, job.terms, job.arrival_time) as generation:
         if job.options.stream:
             return await _stream(request, context, job, generation)
         return await _whole(job, generation)

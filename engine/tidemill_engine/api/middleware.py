@@ -14,16 +14,26 @@ from aiohttp.typedefs import Handler, Middleware
 
 from tidemill_engine.api.context import ApiContext
 from tidemill_engine.api.http_errors import INTERNAL, UnauthorizedError, from_aiohttp, to_http
+from tidemill_engine.api.keys import ApiKeys, Bearer
 from tidemill_engine.errors import EngineError
 
 logger = logging.getLogger(__name__)
 
 
+BEARER = web.RequestKey("bearer", Bearer)
+"""Where a request keeps whose key it brought."""
+
+
+def bearer_token(request: web.Request) -> str:
+    """Return the bearer token of a request, empty where there is none."""
+    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+    return given.strip() if scheme.lower() == "bearer" else ""
+
+
 def bearer_matches(request: web.Request, secret: str) -> bool:
     """Compare the bearer token of a request in constant time."""
-    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-    is_same = hmac.compare_digest(given.strip().encode(errors="surrogateescape"), secret.encode())
-    return is_same and scheme.lower() == "bearer"
+    given = bearer_token(request).encode(errors="surrogateescape")
+    return hmac.compare_digest(given, secret.encode())
 
 
 def error_middleware() -> Middleware:
@@ -46,14 +56,18 @@ def error_middleware() -> Middleware:
     return handle
 
 
-def key_middleware(api_key: str | None) -> Middleware:
-    """Ask for the API key under /v1/ where one is set."""
+def key_middleware(keys: ApiKeys) -> Middleware:
+    """Ask for an API key under /v1/ where any is set, and note whose it is."""
 
     @web.middleware
     async def handle(request: web.Request, handler: Handler) -> web.StreamResponse:
-        is_guarded = api_key is not None and request.path.startswith("/v1/")
-        if is_guarded and not bearer_matches(request, api_key or ""):
-            raise UnauthorizedError("the API key is missing or wrong: send it as 'Authorization: Bearer KEY'")
+        if request.path.startswith("/v1/"):
+            bearer = keys.bearer(bearer_token(request))
+            if bearer is None:
+                raise UnauthorizedError(
+                    "the API key is missing or wrong: send it as 'Authorization: Bearer KEY'"
+                )
+            request[BEARER] = bearer
         return await handler(request)
 
     return handle

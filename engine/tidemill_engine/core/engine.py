@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tidemill_engine.step import BlockAppends, RowFailure, SchedulerOutput, StepResult, int_array
+from tidemill_engine.step import BlockAppends, RowFailure, SchedulerOutput, StepResult, int_array, no_pairs
 
 if TYPE_CHECKING:
+    from tidemill_engine.core.learning import Learning
     from tidemill_engine.messages import EngineRequest, RequestOutput
     from tidemill_engine.runner.base import ModelRunner
-    from tidemill_engine.scheduler.base import Scheduler
+    from tidemill_engine.scheduler.base import Scheduler, StepOutputs
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ Clock = Callable[[], float]
 class StepReport:
     """What one step did: outputs to send and figures for metrics and heartbeat."""
 
-    outputs: list[RequestOutput]
+    outputs: StepOutputs
     num_tokens: int
     seconds: float
 
@@ -38,10 +39,19 @@ class StepReport:
 class EngineCore:
     """Requests in, outputs out, one step at a time."""
 
-    def __init__(self, scheduler: Scheduler, runner: ModelRunner, clock: Clock, seed: int = 0) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: ModelRunner,
+        clock: Clock,
+        *,
+        seed: int = 0,
+        learning: Learning | None = None,
+    ) -> None:
         self.scheduler = scheduler
         self._runner = runner
         self._clock = clock
+        self._learning = learning
         self._seeds = random.Random(seed)  # noqa: S311 - reproducible on purpose
 
     def add(self, request: EngineRequest) -> RequestOutput | None:
@@ -66,6 +76,9 @@ class EngineCore:
         except Exception:
             logger.exception("step %d failed; its %d rows are tried alone", output.step_id, len(output.rows))
             result = self._run_alone(output)
+        else:
+            if self._learning is not None:
+                self._learning.observe(output, self._clock() - started, result.copy_seconds)
         ended = self._clock()
         outputs = self.scheduler.update(result, ended)
         return StepReport(outputs=outputs, num_tokens=output.num_tokens, seconds=ended - started)
@@ -95,7 +108,7 @@ class EngineCore:
 
 
 def split_rows(output: SchedulerOutput) -> list[SchedulerOutput]:
-    """Return one step per row of a step; each carries what concerns its row only."""
+    """Return one step per row of a step; each carries what concerns its row only, and no copies again."""
     starts = np.cumsum(output.num_scheduled_tokens) - output.num_scheduled_tokens
     return [
         _single_row(output, index, int(start), int(start + count))
@@ -122,5 +135,10 @@ def _single_row(output: SchedulerOutput, index: int, start: int, end: int) -> Sc
         block_appends=BlockAppends(
             rows=appends.rows[mine], positions=appends.positions[mine], block_ids=appends.block_ids[mine]
         ),
+        swap_out=no_pairs(),
+        swap_in=no_pairs(),
+        block_copies=no_pairs(),
         mask_rows=output.mask_rows[output.mask_rows == row],
+        num_padding_tokens=0,
+        num_padding_pairs=0,
     )

@@ -48,6 +48,7 @@ class CoreLoop:
         self._stats = StatsCollector(engine.scheduler)
         self._outbox: list[CoreMessage] = []
         self._is_idle = False
+        self._pause_seconds = 0.0
 
     def run(self) -> None:
         """Serve until `Shutdown`."""
@@ -62,7 +63,9 @@ class CoreLoop:
             has_work = self._engine.scheduler.has_work()
             if not has_work:
                 self._turn_idle()
-            for frame in self._connection.receive(0.0 if has_work else IDLE_BEAT_SECONDS):
+            timeout = self._pause_seconds if has_work else IDLE_BEAT_SECONDS
+            self._pause_seconds = 0.0
+            for frame in self._connection.receive(timeout):
                 for message in frame.messages:
                     if isinstance(message, Shutdown):
                         logger.info("told to shut down")
@@ -85,15 +88,23 @@ class CoreLoop:
         """Compute one step, if there is one."""
         output = self._engine.schedule()
         if output is None:
-            if self._engine.scheduler.has_work():
-                logger.error("requests wait but no step can be scheduled: %s", self._engine.scheduler.stats())
-                self._connection.receive(_STALLED_WAIT_SECONDS)
+            self._pause()
             return
         self._is_idle = False
         self._heartbeat.beat(self._clock(), self._stats.predicted_seconds(output.num_tokens))
         report = self._engine.run(output)
         self._stats.add_step(report)
-        self._outbox += report.outputs
+        self._outbox += report.outputs.messages()
+
+    def _pause(self) -> None:
+        """Wait for messages before the next try, as long as the scheduler means to, if it does."""
+        scheduler = self._engine.scheduler
+        if not scheduler.has_work():
+            return
+        self._pause_seconds = min(scheduler.wait_seconds(self._clock()), IDLE_BEAT_SECONDS)
+        if self._pause_seconds <= 0.0:
+            logger.error("requests wait but no step can be scheduled: %s", scheduler.stats())
+            self._pause_seconds = _STALLED_WAIT_SECONDS
 
     def _flush(self) -> None:
         """Send the outputs of the step in one frame, with the figures when they are due."""

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import signal
 import time
 from typing import TYPE_CHECKING
 
+from tidemill_engine.core.calibration import calibrate
 from tidemill_engine.core.engine import EngineCore
+from tidemill_engine.core.learning import Learning
 from tidemill_engine.core.loop import CoreLoop
 from tidemill_engine.errors import ModelLoadError, PeerGone
-from tidemill_engine.kv import KVCacheManager
+from tidemill_engine.kv import KVCacheManager, PrefixRoots
 from tidemill_engine.messages import CoreFailed, CoreFrame, CoreReady, LoadProgress
 from tidemill_engine.request import RequestLimits
 from tidemill_engine.runner.load import load_runner
-from tidemill_engine.scheduler import ContinuousScheduler
+from tidemill_engine.scheduler import create_scheduler
 
 if TYPE_CHECKING:
     from tidemill_engine.config import CoreConfig
@@ -35,6 +38,8 @@ EXIT_LOAD_FAILED = 3
 EXIT_CORE_FAILED = 4
 _PR_SET_PDEATHSIG = 1
 _PROGRESS_SECONDS = 0.5
+_SIMULATED = "sim://"
+"""Models whose steps take a given time: there is nothing to calibrate."""
 
 
 def bind_to_parent() -> None:
@@ -82,9 +87,19 @@ def make_engine(config: CoreConfig, runner: ModelRunner) -> EngineCore:
         block_size=info.block_size,
         num_rows=config.scheduler.max_num_seqs,
         max_tokens_per_row=limits.max_sequence_tokens,
+        num_swap_blocks=info.num_swap_blocks,
+        roots=PrefixRoots(os.urandom(32), config.model.uri) if _shares_prefixes(config) else None,
     )
-    scheduler = ContinuousScheduler(config.scheduler, kv, limits)
-    return EngineCore(scheduler, runner, time.monotonic, config.model.seed)
+    learning = Learning(config.scheduler.max_num_batched_tokens)
+    if not config.model.uri.startswith(_SIMULATED):
+        calibrate(config.scheduler, runner, limits, learning, time.monotonic)
+    scheduler = create_scheduler(config.scheduler, kv, limits, learning.seams())
+    return EngineCore(scheduler, runner, time.monotonic, seed=config.model.seed, learning=learning)
+
+
+def _shares_prefixes(config: CoreConfig) -> bool:
+    """Say whether blocks are found again; padded batches, the baselines, compute everything."""
+    return config.cache.is_prefix_caching and config.scheduler.kind == "continuous"
 
 
 class ProgressReporter:
@@ -116,6 +131,7 @@ def _ready(config: CoreConfig, runner: ModelRunner, load_seconds: float) -> Core
         max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
         dtype=info.dtype,
         load_seconds=load_seconds,
+        num_swap_blocks=info.num_swap_blocks,
     )
 
 

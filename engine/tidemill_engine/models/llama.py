@@ -55,6 +55,11 @@ class KVCache:
             values=tuple(lazy_zeros(shape, dtype) for _ in layers),
         )
 
+    def take_from(self, other: KVCache, sources: torch.Tensor, targets: torch.Tensor) -> None:
+        """Copy whole blocks of all layers from another cache with like blocks, or from this one."""
+        for mine, theirs in zip((*self.keys, *self.values), (*other.keys, *other.values), strict=True):
+            mine.index_copy_(0, targets, theirs.index_select(0, sources))
+
 
 def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """Return zeros that take no memory until they are written; `torch.zeros` writes them all at once."""

@@ -2,8 +2,8 @@
 
 `launch` starts a step, `sample` ends the oldest launched one; grammar masks are built between the two. A
 runner keeps its own tables of tokens and blocks per row and is told additions only. A row that can't be
-computed is a `RowFailure` in the result, never an exception; an exception means that the whole step is void
-and may be repeated.
+computed is a `RowFailure` in the result, never an exception; an exception means that the whole step's
+computing is void and may be repeated, but its copies are done: they are not repeated.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ class RunnerInfo:
     block_size: int
     dtype: str
     eos_token_ids: frozenset[int]
+    num_swap_blocks: int = 0
+    """Places of the CPU pool for swapped blocks."""
 
 
 class ModelRunner(Protocol):

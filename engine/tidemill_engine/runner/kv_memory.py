@@ -78,9 +78,8 @@ def _too_little(facts: MemoryFacts, demand: CacheDemand, budget: int) -> str:
     """Say with numbers why not even one block fits."""
     limit = facts.available_bytes if facts.limit_bytes is None else facts.limit_bytes
     return (
-        f"no memory is left for the KV cache: of {limit // _MIB} MiB, "
-        f"{facts.used_bytes // _MIB} MiB hold the model and a step, "
-        f"{API_PROCESS_BYTES // _MIB} MiB are kept for the API process, which leaves "
-        f"{budget // _MIB} MiB; one block takes {demand.bytes_per_block / _MIB:.1f} MiB. "
-        f"Raise the memory limit or set --kv-cache-memory-bytes"
+        f"no memory is left for the KV cache: of {limit // _MIB} MiB, {facts.used_bytes // _MIB} MiB hold "
+        f"the model and a step, {API_PROCESS_BYTES // _MIB} MiB are kept for the API process, which leaves "
+        f"{budget // _MIB} MiB; one block takes {demand.bytes_per_block / _MIB:.1f} MiB. Raise the memory "
+        f"limit or set --kv-cache-memory-bytes"
     )

@@ -1,8 +1,9 @@
 """A runner without a model: deterministic tokens from what its paged cache holds, at a given time per step.
 
-The next token is a hash of all tokens before it, read back through the block table. So chunks, batches and
-preemption can't change it, and a block given to two rows at once would. Knows no torch; sampling parameters
-other than lengths and end tokens change nothing.
+The next token is a hash of all tokens before it, read back through the block table. So chunks, batches,
+cached prefixes, swaps and preemption can't change it, and a block given to two rows at once would: then a
+slot holds another token or position than it should, and the row fails. Siblings of a prompt go different
+ways. Knows no torch; sampling parameters other than lengths and end tokens change nothing.
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tidemill_engine.batch import Batch, RowTables, build_batch
+from tidemill_engine.batch import Batch, RowTables, build_batch, copy_in_order
 from tidemill_engine.errors import ModelLoadError
 from tidemill_engine.messages import SamplingParams, TokenLogprobs
 from tidemill_engine.runner.base import RunnerInfo
 from tidemill_engine.sim_vocab import EOS, FIRST_WORD, VOCAB_SIZE
-from tidemill_engine.step import IntArray, StepResult, int_array
+from tidemill_engine.step import IntArray, RowFailure, StepResult, int_array
 
 if TYPE_CHECKING:
     from tidemill_engine.config import CoreConfig
@@ -34,6 +36,7 @@ logger = logging.getLogger(__name__)
 _SHORTEST_OUTPUT = 16
 _OUTPUT_SPREAD = 48
 _STARTUP_REPORTS = 10
+_EMPTY = -1
 
 Sleep = Callable[[float], None]
 
@@ -60,12 +63,42 @@ def load_sim_runner(
         block_size=config.cache.block_size,
         dtype="sim",
         eos_token_ids=frozenset({EOS}),
+        num_swap_blocks=_num_swap_blocks(model, config, num_blocks),
     )
     return SimRunner(model, info, num_rows=config.scheduler.max_num_seqs, sleep=sleep)
 
 
+def _num_swap_blocks(model: SimModel, config: CoreConfig, num_blocks: int) -> int:
+    """Return the size of the CPU pool: as told, else as many as the cache has where swapping is wanted."""
+    if model.num_swap_blocks is not None:
+        return model.num_swap_blocks
+    return num_blocks if config.cache.swap_bytes else 0
+
+
+class _SlotStore:
+    """What a model would keep as keys and values: each slot's token and the position it stands at."""
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        self.token_ids = np.zeros((num_blocks, block_size), dtype=np.int32)
+        self.positions = np.full((num_blocks, block_size), _EMPTY, dtype=np.int32)
+
+    def take_from(self, other: _SlotStore, sources: IntArray, targets: IntArray) -> None:
+        """Copy whole blocks."""
+        self.token_ids[targets] = other.token_ids[sources]
+        self.positions[targets] = other.positions[sources]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Row:
+    """What the runner was told of a row's request."""
+
+    sampling: SamplingParams
+    num_prompt_tokens: int
+    sibling: int
+
+
 class SimRunner:
-    """Keeps tokens where a model would keep keys and values: `cache [num_blocks * block_size]`."""
+    """Keeps tokens and positions where a model would keep keys and values, and believes nothing else."""
 
     def __init__(
         self, model: SimModel, info: RunnerInfo, *, num_rows: int, sleep: Sleep = time.sleep
@@ -76,10 +109,10 @@ class SimRunner:
         self._tables = RowTables(
             num_rows=num_rows, max_tokens_per_row=info.max_model_len, block_size=info.block_size
         )
-        self._cache = np.zeros(info.num_blocks * info.block_size, dtype=np.int32)
-        self._sampling: list[SamplingParams | None] = [None] * num_rows
-        self._num_prompt_tokens = np.zeros(num_rows, dtype=np.int32)
-        self._launched: deque[tuple[int, Batch]] = deque()
+        self._cache = _SlotStore(info.num_blocks, info.block_size)
+        self._swap = _SlotStore(info.num_swap_blocks, info.block_size)
+        self._rows: list[_Row | None] = [None] * num_rows
+        self._launched: deque[StepResult] = deque()
 
     @property
     def info(self) -> RunnerInfo:
@@ -87,54 +120,85 @@ class SimRunner:
         return self._info
 
     def launch(self, output: SchedulerOutput) -> None:
-        """Write the step's tokens into the cache."""
+        """Do the step's copies, write its tokens into the cache and work out what follows them."""
+        self._copy(output)
         self._tables.apply(output)
         for new_row in output.new_rows:
-            self._sampling[new_row.row] = new_row.sampling
-            self._num_prompt_tokens[new_row.row] = new_row.num_prompt_tokens
+            self._rows[new_row.row] = _Row(
+                sampling=new_row.sampling,
+                num_prompt_tokens=new_row.num_prompt_tokens,
+                sibling=new_row.sibling,
+            )
         batch = build_batch(output, self._tables)
-        self._cache[batch.slot_mapping] = batch.input_ids
-        self._launched.append((output.step_id, batch))
+        self._cache.token_ids.reshape(-1)[batch.slot_mapping] = batch.input_ids
+        self._cache.positions.reshape(-1)[batch.slot_mapping] = batch.positions
+        self._launched.append(self._compute(output.step_id, batch))
 
     def sample(self, masks: TokenMasks | None) -> StepResult:
-        """Take the step's time and hash each row's context into its next token."""
+        """Take the step's time and return the tokens of the oldest launched step."""
         if masks is not None and len(masks.rows):
             raise NotImplementedError("the sim model follows no grammar")
-        step_id, batch = self._launched.popleft()
         self._sleep(self._model.step_ms / 1000)
+        return self._launched.popleft()
+
+    def _copy(self, output: SchedulerOutput) -> None:
+        """Do the step's copies in their order."""
+        cache, swap = self._cache, self._swap
+        copy_in_order(output.swap_out, lambda sources, targets: swap.take_from(cache, sources, targets))
+        copy_in_order(output.swap_in, lambda sources, targets: cache.take_from(swap, sources, targets))
+        copy_in_order(output.block_copies, lambda sources, targets: cache.take_from(cache, sources, targets))
+
+    def _compute(self, step_id: int, batch: Batch) -> StepResult:
+        """Hash each row's context into its next token; a row whose context is not its own fails."""
+        rows: list[int] = []
+        tokens: list[int] = []
+        failures: list[RowFailure] = []
         lengths = batch.positions[batch.logit_tokens] + 1
-        tokens = int_array(
-            [
-                self._next_token(int(row), int(length))
-                for row, length in zip(batch.logit_rows, lengths, strict=True)
-            ]
-        )
-        self._tables.append_tokens(batch.logit_rows, tokens)
+        for row, length in zip(batch.logit_rows.tolist(), lengths.tolist(), strict=True):
+            context = self._read_back(row, length)
+            if isinstance(context, RowFailure):
+                failures.append(context)
+                continue
+            rows.append(row)
+            tokens.append(self._next_token(row, context))
+        self._tables.append_tokens(int_array(rows), int_array(tokens))
         return StepResult(
             step_id=step_id,
-            rows=batch.logit_rows,
-            token_ids=tokens.reshape(-1, 1),
-            num_accepted=np.ones_like(tokens),
-            logprobs=self._logprobs(batch.logit_rows, tokens),
+            rows=int_array(rows),
+            token_ids=int_array(tokens).reshape(-1, 1),
+            num_accepted=np.ones(len(rows), dtype=np.int32),
+            failures=tuple(failures),
+            logprobs=self._logprobs(rows, tokens),
         )
 
-    def _next_token(self, row: int, length: int) -> int:
-        """Return the token after the first `length` tokens of a row."""
-        context = self._read_back(row, length)
-        num_prompt_tokens = int(self._num_prompt_tokens[row])
-        num_outputs = length - num_prompt_tokens
-        sampling = self._sampling[row]
-        may_end = sampling is None or num_outputs >= sampling.min_tokens
-        if may_end and num_outputs >= self._output_length(context[:num_prompt_tokens]):
+    def _next_token(self, row: int, context: IntArray) -> int:
+        """Return the token after a row's context."""
+        told = self._rows[row]
+        if told is None:
+            raise RuntimeError(f"row {row} computes tokens but was never started")
+        num_outputs = len(context) - told.num_prompt_tokens
+        may_end = num_outputs >= told.sampling.min_tokens
+        if may_end and num_outputs >= self._output_length(context[: told.num_prompt_tokens]):
             return EOS
-        return FIRST_WORD + zlib.crc32(context.tobytes()) % (VOCAB_SIZE - FIRST_WORD)
+        return FIRST_WORD + zlib.crc32(context.tobytes(), told.sibling) % (VOCAB_SIZE - FIRST_WORD)
 
-    def _read_back(self, row: int, length: int) -> IntArray:
-        """Return a row's first tokens as the cache holds them."""
-        positions = np.arange(length)
-        block_ids = self._tables.block_table[row, positions // self._info.block_size].astype(np.int64)
-        slots = block_ids * self._info.block_size + positions % self._info.block_size
-        return int_array(self._cache[slots])
+    def _read_back(self, row: int, length: int) -> IntArray | RowFailure:
+        """Return a row's first tokens as the cache holds them, or what is wrong with what it holds."""
+        num_blocks = -(-length // self._info.block_size)
+        block_ids = self._tables.block_table[row, :num_blocks]
+        context = int_array(self._cache.token_ids[block_ids].reshape(-1)[:length])
+        positions = self._cache.positions[block_ids].reshape(-1)[:length]
+        wrong = (positions != np.arange(length)) | (context != self._tables.token_ids[row, :length])
+        if not wrong.any():
+            return context
+        first = int(np.argmax(wrong))
+        block_id = int(block_ids[first // self._info.block_size])
+        message = (
+            f"the KV cache is spoilt: block {block_id} holds token {context[first]} of position "
+            f"{positions[first]} where row {row} has token {self._tables.token_ids[row, first]} of {first}"
+        )
+        logger.error("%s", message)
+        return RowFailure(row=row, message=message)
 
     def _output_length(self, prompt: IntArray) -> int:
         """Return how many words answer a prompt."""
@@ -142,11 +206,11 @@ class SimRunner:
             return self._model.output_tokens
         return _SHORTEST_OUTPUT + zlib.crc32(prompt.tobytes()) % _OUTPUT_SPREAD
 
-    def _logprobs(self, rows: IntArray, tokens: IntArray) -> dict[int, tuple[TokenLogprobs, ...]]:
+    def _logprobs(self, rows: list[int], tokens: list[int]) -> dict[int, tuple[TokenLogprobs, ...]]:
         """Return certainty for those who ask: nothing else could have come."""
         wanted: dict[int, tuple[TokenLogprobs, ...]] = {}
-        for row, token in zip(rows.tolist(), tokens.tolist(), strict=True):
-            sampling = self._sampling[row]
-            if sampling is not None and sampling.num_logprobs is not None:
+        for row, token in zip(rows, tokens, strict=True):
+            told = self._rows[row]
+            if told is not None and told.sampling.num_logprobs is not None:
                 wanted[row] = (TokenLogprobs(token_ids=[token], logprobs=[0.0]),)
         return wanted

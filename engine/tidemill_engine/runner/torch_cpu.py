@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from tidemill_engine.batch import Batch, RowTables, build_batch
+from tidemill_engine.batch import Batch, RowTables, build_batch, copy_in_order, with_padding
 from tidemill_engine.messages import TokenLogprobs
 from tidemill_engine.model_uri import find_model_path
 from tidemill_engine.models.llama import KVCache, LlamaModel, ModelInputs
@@ -29,6 +29,8 @@ from tidemill_kernels.paged_attention import make_plan
 from tidemill_kernels.paged_attention.plan import CacheLayout
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tidemill_engine.config import CoreConfig
     from tidemill_engine.model_uri import BuiltinModel, FileModel
     from tidemill_engine.models.config import LlamaConfig
@@ -76,6 +78,8 @@ def load_torch_cpu_runner(
         block_size=config.cache.block_size,
         dtype=str(model.dtype).removeprefix("torch."),
         eos_token_ids=model.config.eos_token_ids,
+        num_swap_blocks=config.cache.swap_bytes
+        // cache_bytes_per_block(model.config, config.cache.block_size, model.dtype),
     )
     return TorchCpuRunner(model, info, num_rows=config.scheduler.max_num_seqs, threads=threads)
 
@@ -173,6 +177,7 @@ class _LaunchedStep:
     step_id: int
     batch: Batch
     logits: torch.Tensor
+    copy_seconds: float
 
 
 class TorchCpuRunner:
@@ -185,10 +190,13 @@ class TorchCpuRunner:
         self._layout = CacheLayout(
             block_size=info.block_size, num_kv_heads=model.config.num_kv_heads, dtype=model.dtype
         )
-        self._cache = KVCache.allocate(model.config, info.num_blocks, info.block_size, model.dtype)
+        self._cache = KVCache.allocate(model.config, info.num_blocks + 1, info.block_size, model.dtype)
+        self._swap = KVCache.allocate(model.config, info.num_swap_blocks, info.block_size, model.dtype)
         self._tables = RowTables(
-            num_rows=num_rows, max_tokens_per_row=info.max_model_len, block_size=info.block_size
+            num_rows=num_rows + 1, max_tokens_per_row=info.max_model_len, block_size=info.block_size
         )
+        self._padding_row = num_rows
+        self._tables.block_table[num_rows] = info.num_blocks  # a block that the scheduler does not know
         self._rows: list[NewRow | None] = [None] * num_rows
         self._launched: deque[_LaunchedStep] = deque()
 
@@ -199,15 +207,21 @@ class TorchCpuRunner:
 
     @torch.inference_mode()
     def launch(self, output: SchedulerOutput) -> None:
-        """Compute a step up to its logits."""
+        """Do a step's copies and compute it up to its logits."""
         self._threads.use_for(output.num_tokens)
+        copy_seconds = self._copy(output)
         self._tables.apply(output)
         for new_row in output.new_rows:
             self._rows[new_row.row] = new_row
         batch = build_batch(output, self._tables)
+        batch = with_padding(
+            batch, output.num_padding_tokens, output.num_padding_pairs, padding_row=self._padding_row
+        )
         hidden = self._model.forward(self._inputs(batch), self._cache)
         logits = self._model.logits(hidden[torch.from_numpy(batch.logit_tokens)])
-        self._launched.append(_LaunchedStep(step_id=output.step_id, batch=batch, logits=logits))
+        self._launched.append(
+            _LaunchedStep(step_id=output.step_id, batch=batch, logits=logits, copy_seconds=copy_seconds)
+        )
 
     @torch.inference_mode()
     def sample(self, masks: TokenMasks | None) -> StepResult:
@@ -218,7 +232,17 @@ class TorchCpuRunner:
         rows = step.batch.logit_rows
         lengths = step.batch.positions[step.batch.logit_tokens] + 1
         samplings = [self._sampling(int(row), int(length)) for row, length in zip(rows, lengths, strict=True)]
-        return self._result(step.step_id, rows, sample(step.logits, samplings))
+        return self._result(step, sample(step.logits, samplings))
+
+    def _copy(self, output: SchedulerOutput) -> float:
+        """Do a step's copies in their order and return the seconds that they took."""
+        if not (len(output.swap_out) or len(output.swap_in) or len(output.block_copies)):
+            return 0.0
+        started = time.monotonic()
+        copy_in_order(output.swap_out, _copier(self._cache, self._swap))
+        copy_in_order(output.swap_in, _copier(self._swap, self._cache))
+        copy_in_order(output.block_copies, _copier(self._cache, self._cache))
+        return time.monotonic() - started
 
     def _inputs(self, batch: Batch) -> ModelInputs:
         """Turn a batch's arrays into tensors and plan its attention."""
@@ -255,8 +279,9 @@ class TorchCpuRunner:
             end_token_ids=tuple(token for token in sorted(end_token_ids) if token < self._info.vocab_size),
         )
 
-    def _result(self, step_id: int, rows: IntArray, sampled: Sampled) -> StepResult:
+    def _result(self, step: _LaunchedStep, sampled: Sampled) -> StepResult:
         """Put the tokens into the tables and into the step's result; rows without numbers fail alone."""
+        rows = step.batch.logit_rows
         is_valid = np.asarray(sampled.is_valid, dtype=np.bool_)
         tokens = int_array(sampled.token_ids)
         self._tables.append_tokens(rows[is_valid], tokens[is_valid])
@@ -268,10 +293,22 @@ class TorchCpuRunner:
             int(rows[index]): (found,) for index, found in sampled.logprobs.items()
         }
         return StepResult(
-            step_id=step_id,
+            step_id=step.step_id,
+            copy_seconds=step.copy_seconds,
             rows=rows[is_valid],
             token_ids=tokens[is_valid].reshape(-1, 1),
             num_accepted=np.ones(int(is_valid.sum()), dtype=np.int32),
             failures=failures,
             logprobs=logprobs,
         )
+
+
+def _copier(source: KVCache, target: KVCache) -> Callable[[IntArray, IntArray], None]:
+    """Return what copies blocks from one cache to another."""
+
+    def copy(sources: IntArray, targets: IntArray) -> None:
+        target.take_from(
+            source, torch.from_numpy(sources.astype(np.int64)), torch.from_numpy(targets.astype(np.int64))
+        )
+
+    return copy

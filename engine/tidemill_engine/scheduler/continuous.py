@@ -4,8 +4,9 @@ There is no prefill phase and no decode phase: each running row has `num_compute
 with its `num_tokens`. When it does, the row asks for logits and is promised one more token, so that the
 next step can be scheduled before the token is known.
 
-Blocks run out -> the last in order is preempted and recomputed later, in its old place. A request preempted
-twice becomes the anchor, which is never a victim again, one at a time: so somebody always finishes.
+Knows the order of these things and the life of a row. What running rows get is `RunningWork`'s business, who
+is admitted `Intake`'s, who gives way `Preemptor`'s, who shares what `PrefixSharing`'s, and what a result
+means `Outcomes`'.
 """
 
 from __future__ import annotations
@@ -14,15 +15,24 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tidemill_engine.messages import RequestOutput
 from tidemill_engine.request import Request, RequestLimits, RequestStatus, refusal
 from tidemill_engine.scheduler.admission import AdmissionGate
-from tidemill_engine.scheduler.base import SchedulerStats
+from tidemill_engine.scheduler.base import SchedulerStats, StepOutputs
+from tidemill_engine.scheduler.compose import Composer
+from tidemill_engine.scheduler.intake import Intake
 from tidemill_engine.scheduler.outcome import Outcomes
+from tidemill_engine.scheduler.parts import Parts
 from tidemill_engine.scheduler.plan import StepPlan
-from tidemill_engine.scheduler.queue import FifoQueue
+from tidemill_engine.scheduler.preemption import Preemptor
 from tidemill_engine.scheduler.rows import InFlightStep, RowTable
-from tidemill_engine.step import IntArray, NewRow, SchedulerOutput, StepResult, int_array
+from tidemill_engine.scheduler.running import RunningWork
+from tidemill_engine.scheduler.seams import Seams
+from tidemill_engine.scheduler.sharing import PrefixSharing
+from tidemill_engine.scheduler.waiting import WaitingQueue
+from tidemill_engine.step import SchedulerOutput, StepResult
 
 if TYPE_CHECKING:
     from tidemill_engine.config import SchedulerConfig
@@ -31,25 +41,58 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PREEMPTIONS_BEFORE_ANCHOR = 2
-
 
 class ContinuousScheduler:
-    """The default scheduler, first come first served."""
+    """The default scheduler, under any order of the waiting queue."""
 
-    def __init__(self, config: SchedulerConfig, kv: KVCacheManager, limits: RequestLimits) -> None:
-        self._config = config
-        self._kv = kv
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        kv: KVCacheManager,
+        limits: RequestLimits,
+        seams: Seams | None = None,
+    ) -> None:
         self._limits = limits
-        self._gate = AdmissionGate(config.watermarks, kv.num_blocks)
-        self._rows = RowTable(config.max_num_seqs)
-        self._queue = FifoQueue()
+        self._seams = seams or Seams()
+        self._kv = kv
+        # One block more than is needed, so that rows do not stand at a power of two's distance: columns of
+        # such tables fall into the same few lines of a processor's cache.
+        max_tokens = (kv.num_blocks_for(limits.max_sequence_tokens) + 1) * kv.block_size
+        self._rows = RowTable(config.max_num_seqs, max_tokens)
+        self._sharing = PrefixSharing(self._rows, kv)
+        self._queue = WaitingQueue(
+            config.order,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_num_seqs=config.max_num_seqs,
+            estimates=self._seams.estimates,
+            affinity=self._sharing.is_affine if kv.roots is not None else None,
+        )
+        self._gate = AdmissionGate(config.watermarks, kv.num_blocks, config.admission)
+        self._preemptor = Preemptor(self._rows, kv, self._queue, self._seams.costs)
+        self._chunks = self._seams.make_chunks(self._rows)
+        self._composer = Composer(self._rows, kv, is_chunked=config.is_chunked_prefill)
+        parts = Parts(
+            rows=self._rows,
+            kv=kv,
+            queue=self._queue,
+            gate=self._gate,
+            sharing=self._sharing,
+            preemptor=self._preemptor,
+            composer=self._composer,
+        )
+        self._intake = Intake(parts)
+        self._running = RunningWork(parts, self._chunks, self._preempt)
+        self._outcomes = Outcomes()
         self._requests: dict[str, Request] = {}
         self._in_flight: deque[InFlightStep] = deque()
-        self._anchor: Request | None = None
-        self._outcomes = Outcomes()
+        self._stopping: set[int] = set()
+        """Stopped rows that steps in flight still touch."""
+        self._token_budget = config.max_num_batched_tokens
+        if not config.is_chunked_prefill:
+            self._token_budget = max(self._token_budget, limits.max_sequence_tokens)
         self._num_added = 0
-        self._num_preemptions = 0
+        self._max_compacted_blocks = 0
+        self._num_padding_tokens = 0
         self._step_id = 0
 
     def add(self, message: EngineRequest, seed: int) -> RequestOutput | None:
@@ -65,7 +108,7 @@ class ContinuousScheduler:
         request = Request(message, order=self._num_added, seed=seed, limits=self._limits)
         self._num_added += 1
         self._requests[request.request_id] = request
-        self._queue.push(request)
+        self._queue.push(request, message.arrival_time)
         return None
 
     def abort(self, request_id: str) -> RequestOutput | None:
@@ -77,27 +120,50 @@ class ContinuousScheduler:
         self._finish(request)
         return RequestOutput(request_id=request_id, token_ids=[], finish_reason="abort")
 
+    def compact(self, max_blocks: int) -> None:
+        """Let the next step move up to so many blocks, so that rows' blocks become neighbours."""
+        self._max_compacted_blocks = max_blocks
+
     def schedule(self, now: float) -> SchedulerOutput | None:
         """Choose the next step's tokens; None if there is nothing to compute now."""
-        plan = StepPlan(step_id=self._step_id, token_budget=self._config.max_num_batched_tokens)
-        self._schedule_decodes(plan)
-        self._schedule_prefills(plan)
-        self._admit(plan, now)
+        budget = self._token_budget
+        plan = StepPlan(step_id=self._step_id, now=now, token_budget=budget, prefill_budget=budget)
+        self._preemptor.hand_over(plan)
+        self._running.fill(plan)
+        self._intake.admit(plan)
+        if plan.is_empty and not self._in_flight:
+            self._running.unblock(plan)
         if plan.is_empty:
-            self._unblock(plan)
-        return None if plan.is_empty else self._launch(plan)
+            self._preemptor.carry(plan)
+            return None
+        if self._max_compacted_blocks:
+            self._running.compact(plan, self._max_compacted_blocks)
+            self._max_compacted_blocks = 0
+        return self._launch(plan)
 
-    def update(self, result: StepResult, now: float) -> list[RequestOutput]:
+    def update(self, result: StepResult, now: float) -> StepOutputs:
         """Take in the oldest step's result and say what each request got."""
         step = self._in_flight.popleft()
         if step.step_id != result.step_id:
             raise RuntimeError(f"the result of step {result.step_id} came when {step.step_id} was due")
-        outputs = self._outcomes.failures(result, self._rows)
-        outputs += self._outcomes.tokens(result, self._rows, now)
-        for output in outputs:
+        failed = {failure.row for failure in result.failures}
+        self._sharing.settle(step, failed)
+        errors = self._outcomes.failures(result, self._rows)
+        for row in failed:
+            self._sharing.distrust(row)
+        for output in errors:
+            self._finish(self._requests[output.request_id])
+        outputs, taken = self._outcomes.tokens(result, self._rows, now)
+        tenants = self._rows.tenant_index[taken.rows]
+        is_single = result.token_ids.shape[1] == 1
+        self._queue.charge_outputs(tenants if is_single else np.repeat(tenants, taken.counts))
+        for output in outputs.special:
             if output.finish_reason is not None:
-                self._finish(self._requests[output.request_id])
+                request = self._requests[output.request_id]
+                self._finish(request)
+                self._seams.on_end(request)
         self._retire(step)
+        outputs.special.extend(errors)
         return outputs
 
     def has_work(self) -> bool:
@@ -108,15 +174,28 @@ class ContinuousScheduler:
         """Return the figures."""
         return SchedulerStats(
             num_running=self._rows.num_running,
-            num_waiting=len(self._queue),
+            num_waiting=len(self._queue) - self._preemptor.num_swapped,
+            num_swapped=self._preemptor.num_swapped,
             num_free_blocks=self._kv.num_free_blocks,
             num_total_blocks=self._kv.num_blocks,
-            num_preemptions=self._num_preemptions,
+            num_preemptions=self._preemptor.num_preemptions,
             prompt_tokens=self._outcomes.prompt_tokens,
             generation_tokens=self._outcomes.generation_tokens,
             waiting_prompt_tokens=self._queue.num_tokens,
             is_admission_open=self._gate.is_open,
+            prefix_queries_tokens=self._sharing.queries_tokens,
+            prefix_hits_tokens=self._sharing.hits_tokens,
+            num_swap_blocks=self._kv.swap.num_blocks,
+            num_free_swap_blocks=self._kv.swap.num_free,
+            kv_fragmentation_ratio=self._kv.fragmentation_ratio(),
+            num_hopeless=self._queue.num_hopeless,
+            effective_batch_tokens=self._chunks.effective_tokens,
+            padding_tokens=self._num_padding_tokens,
         )
+
+    def wait_seconds(self, _now: float) -> float:
+        """Return that nobody is held back on purpose."""
+        return 0.0
 
     def take_inter_token_seconds(self) -> list[float]:
         """Return and forget the intervals between output tokens since the last call."""
@@ -126,180 +205,74 @@ class ContinuousScheduler:
         """Raise if blocks or rows are lost or used twice."""
         self._kv.check_integrity()
         num_taken = sum(request is not None for request in self._rows.requests)
-        if num_taken + self._rows.num_free != self._config.max_num_seqs:
+        if num_taken + self._rows.num_free != self._rows.num_rows:
             raise RuntimeError("rows are neither free nor taken")
-        if not self._requests and not self._in_flight and self._kv.num_held_blocks:
-            raise RuntimeError(f"{self._kv.num_held_blocks} blocks are held while nobody is served")
-
-    def _schedule_decodes(self, plan: StepPlan) -> None:
-        """Give every decoding row its next token, preempting from the end of the order if blocks run out."""
-        rows = self._rows.decoding()[: plan.token_budget]
-        while len(rows):
-            missing = self._kv.num_missing(rows, self._rows.num_computed_tokens[rows] + 1)
-            if int(missing.sum()) <= self._kv.num_free_blocks + self._num_retiring_blocks():
-                break
-            victim = self._choose_victim()
-            if victim is None:
-                break
-            self._preempt(victim, plan)
-            rows = rows[rows != victim]
-        if len(rows) == 0:
+        if self._requests or self._in_flight:
             return
-        rows = rows[(missing == 0) | (missing.cumsum() <= self._kv.num_free_blocks)]
-        self._add(plan, rows, int_array([1]).repeat(len(rows)))
-
-    def _schedule_prefills(self, plan: StepPlan) -> None:
-        """Continue prompts that are under way, unless decodes are short of blocks."""
-        if not plan.is_empty and self._gate.is_critical(self._kv.num_held_blocks):
-            return
-        for row in self._rows.prefilling():
-            if plan.token_budget == 0:
-                return
-            self._add_chunk(plan, int(row))
-
-    def _admit(self, plan: StepPlan, now: float) -> None:
-        """Let waiting requests in, in order, as long as budget, rows and watermarks allow."""
-        if plan.num_preempted:
-            return
-        committed = self._num_committed_blocks()
-        self._gate.refresh(plan.step_id, committed)
-        while plan.token_budget > 0 and self._rows.num_free:
-            request = self._queue.peek()
-            if request is None or request.row is not None or self._kv.num_free_blocks == 0:
-                return
-            needed = self._kv.num_blocks_for(request.num_tokens + 1)
-            if self._rows.num_running and not self._gate.admits(committed, needed):
-                return
-            self._start(self._queue.pop(), plan, now)
-            committed += needed
-
-    def _start(self, request: Request, plan: StepPlan, now: float) -> None:
-        """Give a request a row and its first chunk."""
-        row = self._rows.take(request)
-        request.row = row
-        request.status = RequestStatus.RUNNING
-        if request.first_scheduled_time is None:
-            request.first_scheduled_time = now
-        plan.new_rows.append(
-            NewRow(
-                row=row,
-                token_ids=request.all_token_ids(),
-                num_prompt_tokens=request.num_prompt_tokens,
-                sampling=request.sampling,
-                seed=request.seed,
-                sibling=request.sibling,
+        if self._kv.num_held_blocks or self._kv.swap.num_held:
+            raise RuntimeError(
+                f"{self._kv.num_held_blocks} blocks and {self._kv.swap.num_held} places of the CPU pool are "
+                "held while nobody is served"
             )
-        )
-        self._add_chunk(plan, row)
-
-    def _add_chunk(self, plan: StepPlan, row: int) -> None:
-        """Add as much of a row's prompt as budget and free blocks allow, maybe nothing."""
-        computed = int(self._rows.num_computed_tokens[row])
-        wanted = int(self._rows.num_tokens[row]) - computed
-        count = min(wanted, plan.token_budget, self._kv.room_for(row) - computed)
-        if count > 0:
-            self._add(plan, int_array([row]), int_array([count]))
-
-    def _add(self, plan: StepPlan, rows: IntArray, counts: IntArray) -> None:
-        """Add rows to the step with the blocks that their tokens need, which must be free."""
-        if len(rows) == 0:
-            return
-        appends = self._kv.append(rows, self._rows.num_computed_tokens[rows] + counts)
-        if appends is None:
-            raise RuntimeError("blocks that were counted as free are not")
-        plan.add(rows, counts, appends)
+        self._sharing.check_idle()
 
     def _launch(self, plan: StepPlan) -> SchedulerOutput:
         """Count the step as computed, promise its tokens and put it in flight."""
-        output = plan.finish(self._rows.num_computed_tokens, self._rows.num_tokens)
-        sampled = output.rows[
-            output.start_pos + output.num_scheduled_tokens == self._rows.num_tokens[output.rows]
-        ]
-        self._rows.num_computed_tokens[output.rows] += output.num_scheduled_tokens
-        self._rows.num_tokens[sampled] += 1
-        self._rows.num_in_flight[output.rows] += 1
-        self._in_flight.append(InFlightStep(step_id=output.step_id, rows=output.rows, sampled_rows=sampled))
+        rows = self._rows
+        step = plan.finish(rows.num_computed_tokens, rows.num_tokens)
+        output = step.output
+        rows.num_computed_tokens[output.rows] = step.ends
+        all_sample = len(step.samples) == len(output.rows)
+        rows.num_tokens[output.rows if all_sample else output.rows[step.samples]] += 1
+        rows.num_in_flight[output.rows] += 1
+        self._in_flight.append(
+            InFlightStep(
+                step_id=output.step_id, rows=output.rows, ends=step.ends, num_compacted=plan.num_compacted
+            )
+        )
+        self._num_padding_tokens += output.num_padding_tokens
+        self._kv.swap.end_step()
         self._step_id += 1
         return output
 
-    def _unblock(self, plan: StepPlan) -> None:
-        """Break a deadlock: rows run, none can go on and nothing is in flight, so the last one makes room."""
-        while plan.is_empty and not self._in_flight:
-            victim = self._choose_victim()
-            if victim is None:
-                return
-            self._preempt(victim, plan)
-            self._schedule_decodes(plan)
-            self._schedule_prefills(plan)
-
-    def _choose_victim(self) -> int | None:
-        """Return the last running row that is not the anchor; None if only one row runs."""
-        rows = self._rows.running()
-        if len(rows) < 2:
-            return None
-        last = int(rows[-1])
-        return int(rows[-2]) if self._rows.requests[last] is self._anchor else last
-
     def _preempt(self, row: int, plan: StepPlan) -> None:
-        """Take a row's blocks away; its request waits in its old place and will be recomputed."""
-        request = self._rows.requests[row]
-        if request is None:
-            raise RuntimeError(f"row {row} is free and can't be preempted")
-        request.status = RequestStatus.PREEMPTED
-        request.num_preemptions += 1
-        if request.num_preemptions >= PREEMPTIONS_BEFORE_ANCHOR and self._anchor is None:
-            self._anchor = request
-        logger.info(
-            "request %s preempted at step %d with %d tokens: %d blocks free (time %d for it)",
-            request.request_id,
-            plan.step_id,
-            request.num_tokens,
-            self._kv.num_free_blocks,
-            request.num_preemptions,
-        )
-        self._num_preemptions += 1
-        plan.num_preempted += 1
+        """Take a row's blocks away; its request waits again."""
+        self._preemptor.preempt(row, plan)
         self._gate.close(plan.step_id)
-        self._queue.push(request)
         self._stop_row(row)
 
     def _finish(self, request: Request) -> None:
         """Take an ended request off the books; its row follows when no step can touch it."""
         self._queue.remove(request)
+        self._preemptor.forget(request)
         request.status = RequestStatus.FINISHED
         del self._requests[request.request_id]
-        if self._anchor is request:
-            self._anchor = None
         if request.row is not None:
+            request.num_tokens = int(self._rows.num_known_tokens[request.row])
+            self._rows.close(request.row)
             self._stop_row(request.row)
 
     def _stop_row(self, row: int) -> None:
         """Schedule a row no more and free it as soon as it may be."""
         self._rows.stop(row)
+        self._sharing.stop(row, self._rows.request_at(row))
         if self._rows.num_in_flight[row] == 0:
             self._free_row(row)
+        else:
+            self._stopping.add(row)
 
     def _free_row(self, row: int) -> None:
         """Give a row and its blocks to whoever comes next."""
-        request = self._rows.requests[row]
-        if request is not None:
-            request.row = None
         self._kv.release(row)
         self._rows.free(row)
 
     def _retire(self, step: InFlightStep) -> None:
         """Forget a step and free the rows that only it was still touching."""
         self._rows.num_in_flight[step.rows] -= 1
-        idle = step.rows[(self._rows.num_in_flight[step.rows] == 0) & ~self._rows.is_running[step.rows]]
-        for row in idle:
-            self._free_row(int(row))
-
-    def _num_retiring_blocks(self) -> int:
-        """Return the blocks of stopped rows, which come back when the steps in flight retire."""
-        return int(self._kv.num_held[~self._rows.is_running].sum())
-
-    def _num_committed_blocks(self) -> int:
-        """Return the blocks that are held or that running prompts still need."""
-        rows = self._rows.prefilling()
-        missing = self._kv.num_missing(rows, self._rows.num_tokens[rows] + 1)
-        return self._kv.num_held_blocks + int(missing.sum())
+        for _ in range(step.num_compacted):
+            self._kv.release_moved()
+        if self._stopping:
+            idle = [row for row in self._stopping if self._rows.num_in_flight[row] == 0]
+            self._stopping.difference_update(idle)
+            for row in idle:
+                self._free_row(row)

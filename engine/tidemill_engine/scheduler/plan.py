@@ -6,64 +6,124 @@ Knows arrays only; turns into a `SchedulerOutput` once.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tidemill_engine.step import (
     BlockAppends,
     IntArray,
+    LongArray,
     NewRow,
     SchedulerOutput,
     int_array,
+    no_pairs,
 )
+
+if TYPE_CHECKING:
+    from tidemill_engine.kv import TableChange
 
 
 @dataclass(kw_only=True)
 class StepPlan:
-    """Rows with their token counts, in the order in which they were chosen."""
+    """Rows with their token counts, in the order in which they were chosen.
+
+    `prefill_budget` is what is left for chunks of prompts, never more than `token_budget`.
+    """
 
     step_id: int
+    now: float
     token_budget: int
+    prefill_budget: int
     rows: list[IntArray] = field(default_factory=list)
     counts: list[IntArray] = field(default_factory=list)
     appends: list[BlockAppends] = field(default_factory=list)
     new_rows: list[NewRow] = field(default_factory=list)
+    swap_out: list[IntArray] = field(default_factory=list)
+    swap_in: list[IntArray] = field(default_factory=list)
+    block_copies: list[IntArray] = field(default_factory=list)
     num_preempted: int = 0
+    num_compacted: int = 0
+    num_padding_tokens: int = 0
+    num_padding_pairs: int = 0
 
     @property
     def is_empty(self) -> bool:
         """Say whether nothing has been chosen."""
         return not self.rows
 
+    @property
+    def num_chunk_tokens(self) -> int:
+        """Return how many tokens of prompts may still be added."""
+        return min(self.token_budget, self.prefill_budget)
+
     def add(self, rows: IntArray, counts: IntArray, appends: BlockAppends) -> None:
         """Choose rows with their numbers of tokens; at least one row, every number at least 1."""
         self.rows.append(rows)
         self.counts.append(counts)
-        self.appends.append(appends)
+        if len(appends.rows):
+            self.appends.append(appends)
         self.token_budget -= int(counts.sum())
 
-    def finish(self, num_computed_tokens: IntArray, num_tokens: IntArray) -> SchedulerOutput:
+    def fork(self, change: TableChange) -> None:
+        """Begin a row with shared and copied blocks, or move its blocks."""
+        self.appends.append(change.appends)
+        self.block_copies.append(change.copies)
+
+    def swap_back(self, change: TableChange) -> None:
+        """Begin a row with blocks from the CPU pool."""
+        self.appends.append(change.appends)
+        self.swap_in.append(change.copies)
+
+    def finish(self, num_computed_tokens: IntArray, num_tokens: IntArray) -> PlannedStep:
         """Make the output; the arguments are `[num_rows]` tables before this step counts as computed."""
-        rows = np.concatenate(self.rows)
-        counts = np.concatenate(self.counts)
+        rows, counts = _joined(self.rows), _joined(self.counts)
         start_pos = num_computed_tokens[rows]
-        ends = np.cumsum(counts)
-        reaches_end = start_pos + counts == num_tokens[rows]
-        return SchedulerOutput(
+        ends = start_pos + counts
+        samples = np.flatnonzero(ends == num_tokens[rows])
+        zeros = np.zeros_like(rows)
+        output = SchedulerOutput(
             step_id=self.step_id,
             rows=rows,
             num_scheduled_tokens=counts,
-            num_draft_tokens=np.zeros_like(rows),
+            num_draft_tokens=zeros,
             start_pos=start_pos,
-            adapter_slot=np.zeros_like(rows),
-            logit_rows=int_array(ends[reaches_end] - 1),
+            adapter_slot=zeros,
+            logit_rows=int_array(np.cumsum(counts)[samples] - 1),
             new_rows=tuple(self.new_rows),
-            block_appends=_joined(self.appends),
+            block_appends=_joined_appends(self.appends),
+            swap_out=_joined_pairs(self.swap_out),
+            swap_in=_joined_pairs(self.swap_in),
+            block_copies=_joined_pairs(self.block_copies),
+            num_padding_tokens=self.num_padding_tokens,
+            num_padding_pairs=self.num_padding_pairs,
         )
+        return PlannedStep(output=output, ends=ends, samples=samples)
 
 
-def _joined(appends: list[BlockAppends]) -> BlockAppends:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedStep:
+    """A step's output, how far each of its rows is computed after it, and which of them get a token."""
+
+    output: SchedulerOutput
+    ends: IntArray
+    samples: LongArray
+
+
+def _joined(arrays: list[IntArray]) -> IntArray:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def _joined_pairs(pairs: list[IntArray]) -> IntArray:
+    return _joined(pairs) if pairs else no_pairs()
+
+
+def _joined_appends(appends: list[BlockAppends]) -> BlockAppends:
     """Put several appends behind one another."""
+    if not appends:
+        return BlockAppends()
+    if len(appends) == 1:
+        return appends[0]
     return BlockAppends(
         rows=np.concatenate([append.rows for append in appends]),
         positions=np.concatenate([append.positions for append in appends]),

@@ -1,0 +1,199 @@
+"""The shapes on the real CPU runner, in this process, and transformers' static `generate` as an outsider.
+
+On one core and in CPU time, so that other programs on the machine don't count. All requests are there at
+once. Lengths of the extreme shape are divided by eight. Every engine gets the same prompts in the same
+order and must return exactly the lengths asked for; what it computes beyond them counts for nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tidemill_bench.engine_seam import EngineSetup, to_message
+from tidemill_bench.policies import CONTINUOUS, REQUESTS_PER_SLOT, STATIC, STATIC_BATCH
+from tidemill_bench.scheduler_cost import one_core
+from tidemill_bench.shapes import SHAPES, LengthShape, SimRequest, draw_requests
+from tidemill_engine.config import CacheConfig, CoreConfig, ModelConfig, OrderConfig, SchedulerConfig
+from tidemill_engine.core.process import make_engine
+from tidemill_engine.model_uri import BUILTIN_MODELS, find_model_path
+from tidemill_engine.runner.load import load_runner
+
+logger = logging.getLogger(__name__)
+
+MODEL = "smollm2-135m"
+TRANSFORMERS = "transformers generate"
+EXTREME_DIVISOR = 8
+EXPECTED_OVER_TRANSFORMERS = {"alike": 2.0, "medium": 4.0, "extreme": 8.0}
+_MAX_MODEL_LEN = 2048
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One engine on one shape; seconds are CPU seconds on one core."""
+
+    shape: str
+    engine: str
+    num_tokens: int
+    seconds: float
+    wall_seconds: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Return useful output tokens per CPU second."""
+        return self.num_tokens / self.seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaceResult:
+    """All runs."""
+
+    runs: tuple[Run, ...]
+
+    def ratios(self, over: str) -> dict[str, float]:
+        """Return the continuous engine's throughput over another one's, by shape."""
+        speeds = {(run.shape, run.engine): run.tokens_per_second for run in self.runs}
+        return {
+            shape: round(speeds[shape, CONTINUOUS.name] / speeds[shape, over], 3)
+            for shape in dict.fromkeys(run.shape for run in self.runs)
+            if (shape, over) in speeds
+        }
+
+    def unmet(self) -> list[str]:
+        """Return a sentence for each expectation that was run and not met."""
+        return [
+            f"over transformers, {shape}: {ratio:.2f}, expected {EXPECTED_OVER_TRANSFORMERS[shape]:g}"
+            for shape, ratio in self.ratios(TRANSFORMERS).items()
+            if ratio < EXPECTED_OVER_TRANSFORMERS[shape]
+        ]
+
+    def as_json(self) -> dict[str, object]:
+        """Return plain values."""
+        return {
+            "engine_throughput_over_static": self.ratios(STATIC.name),
+            "engine_throughput_over_transformers": self.ratios(TRANSFORMERS),
+            "unmet": self.unmet(),
+            "runs": [
+                {
+                    "shape": run.shape,
+                    "engine": run.engine,
+                    "output_tokens_per_second": round(run.tokens_per_second, 2),
+                    "cpu_seconds": round(run.seconds, 2),
+                    "wall_seconds": round(run.wall_seconds, 2),
+                }
+                for run in self.runs
+            ],
+        }
+
+    def as_table(self) -> str:
+        """Lay the runs out for a terminal."""
+        lines = [f"{'shape':<10} {'engine':<24} {'tokens':>7} {'CPU s':>8} {'tok/CPU s':>10}"]
+        for run in self.runs:
+            lines.append(
+                f"{run.shape:<10} {run.engine:<24} {run.num_tokens:7d} {run.seconds:8.1f} "
+                f"{run.tokens_per_second:10.1f}"
+            )
+        return "\n".join([*lines, *(f"NOT MET: {line}" for line in self.unmet())])
+
+
+def race(shapes: Sequence[str], seed: int, count: int = REQUESTS_PER_SLOT * STATIC_BATCH) -> RaceResult:
+    """Run every shape on every engine; dynamic batches are static ones where all requests are there."""
+    runs: list[Run] = []
+    with one_core():
+        for shape in shapes:
+            requests = draw_requests(_lengths(shape), count, rate=None, seed=seed)
+            runs.append(run_transformers(shape, requests))
+            print(runs[-1], flush=True)
+            for setup in (CONTINUOUS, STATIC):
+                runs.append(run_engine(shape, setup, requests))
+                print(runs[-1], flush=True)
+    return RaceResult(runs=tuple(runs))
+
+
+def run_engine(shape: str, setup: EngineSetup, requests: Sequence[SimRequest]) -> Run:
+    """Serve all requests on our own engine core, without processes around it."""
+    config = CoreConfig(
+        model=ModelConfig(uri=f"builtin://{MODEL}", max_model_len=_MAX_MODEL_LEN),
+        cache=CacheConfig(num_blocks=STATIC_BATCH * _MAX_MODEL_LEN // setup.block_size),
+        scheduler=SchedulerConfig(
+            kind=setup.scheduler,
+            max_num_seqs=setup.max_num_seqs,
+            max_num_batched_tokens=setup.max_num_batched_tokens,
+            order=OrderConfig(policy=setup.policy),
+        ),
+    )
+    core = make_engine(config, load_runner(config, lambda _read, _total: None))
+    for index, request in enumerate(requests):
+        refused = core.add(to_message(request, index))
+        if refused is not None:
+            raise RuntimeError(f"request {index} was refused: {refused.error}")
+    counts = [0] * len(requests)
+    began, began_wall = time.process_time(), time.perf_counter()
+    while core.scheduler.has_work():
+        output = core.schedule()
+        if output is None:
+            time.sleep(core.scheduler.wait_seconds(time.monotonic()))
+            continue
+        outputs = core.run(output).outputs
+        for handle in outputs.handles.tolist():
+            counts[handle] += 1
+        for special in outputs.special:
+            counts[int(special.request_id)] += len(special.token_ids)
+    seconds, wall = time.process_time() - began, time.perf_counter() - began_wall
+    if counts != [request.num_output_tokens for request in requests]:
+        raise RuntimeError(f"{setup.name} returned other lengths than were asked for")
+    return Run(shape=shape, engine=setup.name, num_tokens=sum(counts), seconds=seconds, wall_seconds=wall)
+
+
+def run_transformers(shape: str, requests: Sequence[SimRequest]) -> Run:
+    """Serve the requests by transformers' `generate`: padded batches of 32, each to its longest output."""
+    model = _transformers_model()
+    began, began_wall = time.process_time(), time.perf_counter()
+    for start in range(0, len(requests), STATIC_BATCH):
+        _generate(model, requests, range(start, min(start + STATIC_BATCH, len(requests))))
+    return Run(
+        shape=shape,
+        engine=TRANSFORMERS,
+        num_tokens=sum(request.num_output_tokens for request in requests),
+        seconds=time.process_time() - began,
+        wall_seconds=time.perf_counter() - began_wall,
+    )
+
+
+def _generate(model: Any, requests: Sequence[SimRequest], members: range) -> None:
+    """Generate one batch, padded on the left as decoder-only models need it."""
+    import torch  # noqa: PLC0415 - heavy, and only wanted here
+
+    prompts = [requests[index].prompt_token_ids(index) for index in members]
+    longest = max(len(prompt) for prompt in prompts)
+    num_outputs = max(requests[index].num_output_tokens for index in members)
+    input_ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts])
+    mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    with torch.inference_mode():
+        generated = model.generate(
+            input_ids=input_ids,
+            attention_mask=mask,
+            max_new_tokens=num_outputs,
+            min_new_tokens=num_outputs,
+            do_sample=False,
+            pad_token_id=0,
+        )
+    if generated.shape[1] != longest + num_outputs:
+        raise RuntimeError("transformers returned other lengths than were asked for")
+
+
+def _transformers_model() -> Any:
+    import torch  # noqa: PLC0415 - heavy, and only wanted here
+    from transformers import AutoModelForCausalLM  # noqa: PLC0415
+
+    path = find_model_path(BUILTIN_MODELS[MODEL])
+    model = AutoModelForCausalLM.from_pretrained(str(path.parent), gguf_file=path.name, dtype=torch.float32)
+    return model.to(torch.bfloat16).eval()  # plain matrices, as ours; twice as fast here as float32
+
+
+def _lengths(shape: str) -> LengthShape:
+    lengths = SHAPES[shape]
+    return lengths.divided_by(EXTREME_DIVISOR) if shape == "extreme" else lengths
