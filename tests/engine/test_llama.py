@@ -193,6 +193,7 @@ def test_the_cache_takes_no_memory_before_it_is_written() -> None:
     assert machine.used_memory_bytes() - before < zeros.nbytes // 10
     zeros[5, 7] = 1.0
     assert float(zeros[5].sum()) == 1.0
+    assert lazy_zeros((0, 8), torch.bfloat16).shape == (0, 8)
 
 
 def test_a_sliding_window_bounds_the_context(tmp_path: Path) -> None:
