@@ -138,9 +138,9 @@ def goodput(options: PolicyOptions, capacity: dict[str, float]) -> dict[str, dic
         RateSearch(
             setup=setup,
             step_time=options.step_time,
-            load=options.load(SHAPES[shape], count=64 if options.is_quick else 128),
+            load=options.load(SHAPES[shape], count=96 if options.is_quick else 128),
             highest_rate=capacity[shape],
-            tolerance=1.2 if options.is_quick else 1.1,
+            tolerance=1.15 if options.is_quick else 1.1,
         )
         for shape in SHAPES
         for setup in engines
