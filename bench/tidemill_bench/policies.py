@@ -134,19 +134,21 @@ def goodput(options: PolicyOptions, capacity: dict[str, float]) -> dict[str, dic
     engines = [STATIC, CONTINUOUS]
     if not options.is_quick:
         engines += [DYNAMIC, CONTINUOUS.but(policy="slo"), WIDE]
+    longest_first = list(reversed(SHAPES.items()))
     searches = [
         RateSearch(
             setup=setup,
             step_time=options.step_time,
-            load=options.load(SHAPES[shape], count=96 if options.is_quick else 128),
-            highest_rate=capacity[shape],
-            tolerance=1.15 if options.is_quick else 1.1,
+            load=options.load(shape, count=64 if options.is_quick and not shape.is_log_uniform else 128),
+            highest_rate=capacity[name],
+            tolerance=1.42 if options.is_quick else 1.1,
         )
-        for shape in SHAPES
+        for name, shape in longest_first
         for setup in engines
     ]
     rates = iter(highest_rates(searches, options.workers))
-    return {shape: {setup.name: next(rates) for setup in engines} for shape in SHAPES}
+    found = {name: {setup.name: next(rates) for setup in engines} for name, _ in longest_first}
+    return {name: found[name] for name in SHAPES}
 
 
 def sweep(options: PolicyOptions, shape: str, capacity: float) -> list[Row]:

@@ -100,16 +100,17 @@ class RateSearch:
         return self.attainment(rate, may_stop_early=True) >= self.required
 
     def attainment(self, rate: float, *, may_stop_early: bool = False) -> float:
-        """Return the share of requests that keep the SLO at a rate; early means: less than required."""
+        """Return the share that keeps the SLO at a rate; early: as soon as it is clear whether enough do."""
         requests = replace(self.load, rate=rate).requests(self.step_time)
         slos = np.array([r.slo_ttft_seconds for r in requests])
         allowed = (1.0 - self.required) * len(requests)
 
-        def is_lost(times: RequestTimes, now: float) -> bool:
+        def is_settled(times: RequestTimes, now: float) -> bool:
             waited = np.where(np.isnan(times.first_token), now, times.first_token) - times.arrival
-            return int((waited > slos).sum()) > allowed
+            num_kept = int((times.first_token - times.arrival <= slos).sum())
+            return int((waited > slos).sum()) > allowed or num_kept >= self.required * len(requests)
 
-        options = SimulationOptions(is_over=is_lost if may_stop_early else None)
+        options = SimulationOptions(is_over=is_settled if may_stop_early else None)
         job = Job(setup=self.setup, step_time=self.step_time, requests=tuple(requests))
         simulation = simulate(job, options)
         return float(attained_ttft(simulation).mean())
