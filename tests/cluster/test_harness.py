@@ -115,3 +115,14 @@ def test_another_system_is_told_that_linux_is_needed(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("platform.system", lambda: "Darwin")
     with pytest.raises(UnavailableError, match="needs Linux, this is Darwin"):
         prerequisites.require_linux_root()
+
+
+def test_go_keeps_its_caches_in_our_folder_unless_told_otherwise(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TIDEMILL_CACHE", str(tmp_path))
+    monkeypatch.delenv("GOCACHE", raising=False)
+    monkeypatch.setenv("GOMODCACHE", "/elsewhere")
+    environment = binaries._go_environment()
+    assert environment["GOCACHE"] == str(tmp_path / "go" / "build")
+    assert environment["GOMODCACHE"] == "/elsewhere"

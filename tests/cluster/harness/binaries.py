@@ -7,6 +7,7 @@ flags and the Go version, so that an unchanged pin is built once per machine.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
 from dataclasses import dataclass
@@ -109,15 +110,21 @@ def _ensure(tool: Tool) -> Path:
         output = partial / tool.programs[0] if tool.packages == (".",) else f"{partial}/"
         command = (go, "build", "-trimpath", "-ldflags", " ".join(flags), "-o", output, *tool.packages)
         # cgo follows the toolchain's default for Kubernetes; the pause program must be static.
-        env = {
-            "GOFLAGS": "-buildvcs=false",
-            "GOWORK": "off",
-            **({"CGO_ENABLED": "0"} if tool is PAUSE else {}),
-        }
+        env = _go_environment() | ({"CGO_ENABLED": "0"} if tool is PAUSE else {})
         with step(f"building {tool.name} {tool.version()} (once; cached in {target})"):
             run(*command, cwd=tool.folder, env=env)
         partial.rename(target)
     return target
+
+
+def _go_environment() -> dict[str, str]:
+    """Keep Go's own caches in our folder, writable, so that removing the folder removes everything."""
+    return {
+        "GOFLAGS": "-buildvcs=false -modcacherw",
+        "GOWORK": "off",
+        "GOCACHE": os.environ.get("GOCACHE", str(cache_root() / "go" / "build")),
+        "GOMODCACHE": os.environ.get("GOMODCACHE", str(cache_root() / "go" / "mod")),
+    }
 
 
 def _key(tool: Tool, flags: tuple[str, ...]) -> str:
