@@ -21,6 +21,8 @@ from tidemill_engine.api.serve import Listening, Server
 from tidemill_engine.api.termination import MAX_LOG_BYTES, Ending, termination_record
 from tidemill_engine.config import CoreConfig, ModelConfig
 
+pytestmark = pytest.mark.slow  # each test starts both processes
+
 SIM = "sim://test?step_ms=2&output_tokens=20"
 SLOW = "sim://test?step_ms=400"
 BLOCK_SIZE = 32

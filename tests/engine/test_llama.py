@@ -73,6 +73,7 @@ def prompts_of(*lengths: int) -> list[list[int]]:
     return [torch.randint(2, VOCAB, (length,), generator=generator).tolist() for length in lengths]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "changes"),
     [
