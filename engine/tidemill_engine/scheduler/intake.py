@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidemill_engine.request import Request, RequestStatus
-from tidemill_engine.step import NewRow
 
 if TYPE_CHECKING:
     from tidemill_engine.scheduler.parts import Parts
@@ -120,16 +119,7 @@ class Intake:
         request.status = RequestStatus.RUNNING
         if request.first_scheduled_time is None:
             request.first_scheduled_time = plan.now
-        plan.new_rows.append(
-            NewRow(
-                row=row,
-                token_ids=request.token_ids,
-                num_prompt_tokens=request.num_prompt_tokens,
-                sampling=request.sampling,
-                seed=request.seed,
-                sibling=request.sibling,
-            )
-        )
+        plan.announce(request, row)
         parts.composer.add_chunk(plan, row)
 
     def _bring(self, request: Request, row: int, offer: Offer, plan: StepPlan) -> None:

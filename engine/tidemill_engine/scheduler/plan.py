@@ -1,6 +1,6 @@
 """A step while it is being put together: what is left of the budget and what has been chosen.
 
-Knows arrays only; turns into a `SchedulerOutput` once.
+Knows arrays and what a row begins with; turns into a `SchedulerOutput` once.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tidemill_engine.step import (
 
 if TYPE_CHECKING:
     from tidemill_engine.kv import TableChange
+    from tidemill_engine.request import Request
 
 
 @dataclass(kw_only=True)
@@ -74,6 +75,19 @@ class StepPlan:
         """Begin a row with blocks from the CPU pool."""
         self.appends.append(change.appends)
         self.swap_in.append(change.copies)
+
+    def announce(self, request: Request, row: int) -> None:
+        """Tell the runner whose tokens a row holds from this step on."""
+        self.new_rows.append(
+            NewRow(
+                row=row,
+                token_ids=request.token_ids,
+                num_prompt_tokens=request.num_prompt_tokens,
+                sampling=request.sampling,
+                seed=request.seed,
+                sibling=request.sibling,
+            )
+        )
 
     def finish(self, num_computed_tokens: IntArray, num_tokens: IntArray) -> PlannedStep:
         """Make the output; the arguments are `[num_rows]` tables before this step counts as computed."""

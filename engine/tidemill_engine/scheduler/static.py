@@ -22,7 +22,7 @@ import numpy as np
 from tidemill_engine.request import RequestStatus
 from tidemill_engine.scheduler.continuous import ContinuousScheduler
 from tidemill_engine.scheduler.plan import StepPlan
-from tidemill_engine.step import NewRow, int_array
+from tidemill_engine.step import int_array
 
 if TYPE_CHECKING:
     from tidemill_engine.config import SchedulerConfig
@@ -126,16 +126,7 @@ class StaticScheduler(ContinuousScheduler):
             return
         request = self._rows.request_at(row)
         plan.appends.append(appends)
-        plan.new_rows.append(
-            NewRow(
-                row=row,
-                token_ids=request.token_ids,
-                num_prompt_tokens=request.num_prompt_tokens,
-                sampling=request.sampling,
-                seed=request.seed,
-                sibling=request.sibling,
-            )
-        )
+        plan.announce(request, row)
 
     def _prefill(self, plan: StepPlan) -> bool:
         """Continue the batch's prompts; False once all of them are computed."""
