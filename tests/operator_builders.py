@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tidemill_operator import manifests, names
+from tidemill_operator.desired import desired_replicas
 from tidemill_operator.observed import ChildView, DeploymentView, GatewayView, Observed, PodView, Termination
 from tidemill_operator.spec import parse
 
@@ -33,8 +34,15 @@ def make_service(
 
 def make_context(spec: dict[str, Any] | None = None) -> manifests.Context:
     """Build what manifests are made from."""
+    service = make_service(spec)
+    parsed = parse(service)
     return manifests.Context(
-        namespace="prod", name="chat", uid=UID, spec=parse(make_service(spec)), engine_image=IMAGE
+        namespace="prod",
+        name="chat",
+        uid=UID,
+        spec=parsed,
+        engine_image=IMAGE,
+        desired_replicas=desired_replicas(parsed, {}, make_observed(), None),
     )
 
 

@@ -37,7 +37,10 @@ class Condition:
 
 @dataclass(frozen=True, kw_only=True)
 class Situation:
-    """The facts that the conditions state; `problem` is what keeps the operator from acting at all."""
+    """The facts that the conditions state; `problem` is what keeps the operator from acting at all.
+
+    `scaling_conditions`: the autoscaler's own, which take the place of those of the same type.
+    """
 
     problem: Failure | None = None
     is_suspended: bool = False
@@ -53,6 +56,7 @@ class Situation:
     lost_claims: tuple[LostClaim, ...] = ()
     scaling: ScalingSpec | None = None
     has_newer_template: bool = False
+    scaling_conditions: tuple[Condition, ...] = ()
 
     @property
     def is_settled(self) -> bool:
@@ -73,7 +77,9 @@ def evaluate(situation: Situation) -> list[Condition]:
         _suspended(situation),
     ]
     sometimes = [_reconciling(situation), _stalled(situation), _newer_template(situation)]
-    return [*always, *(condition for condition in sometimes if condition is not None)]
+    every = [*always, *(condition for condition in sometimes if condition is not None)]
+    own = {condition.type: condition for condition in situation.scaling_conditions}
+    return [own.pop(condition.type, condition) for condition in every] + list(own.values())
 
 
 def merge(

@@ -62,6 +62,11 @@ class DeploymentView:
     existing_replicas: int = 0
     creation_failure: str = ""
 
+    @property
+    def asked_replicas(self) -> int:
+        """Give the replicas that the operator last asked for, whatever someone else has written since."""
+        return self.replicas if self.written_replicas is None else self.written_replicas
+
 
 @dataclass(frozen=True, kw_only=True)
 class ChildView:

@@ -11,13 +11,15 @@ from typing import Any, Final
 from tidemill_operator import conditions, manifests, names
 from tidemill_operator import status as status_module
 from tidemill_operator.conditions import Situation
+from tidemill_operator.desired import desired_replicas
 from tidemill_operator.errors import InvalidSpec
 from tidemill_operator.failures import Failure, find_failure
 from tidemill_operator.manifests import Context, Manifest
-from tidemill_operator.observed import ChildView, DeploymentView, Observed
+from tidemill_operator.observed import ChildView, Observed
 from tidemill_operator.ownership import find_obstacle
 from tidemill_operator.rollout import RevisionCounts, bounds_of, split_replicas
-from tidemill_operator.spec import ServiceSpec, parse
+from tidemill_operator.scaling_view import ScalingView
+from tidemill_operator.spec import parse
 
 Raw = Mapping[str, Any]
 
@@ -67,8 +69,13 @@ class Replicas:
     serving_revision: str
 
 
-def make_plan(service: Raw, observed: Observed, engine_image: str, now: str) -> Plan:
-    """Decide what to write for one service at a time given in the API's form."""
+def make_plan(
+    service: Raw, observed: Observed, engine_image: str, now: str, scaling: ScalingView | None = None
+) -> Plan:
+    """Decide what to write for one service at a time given in the API's form.
+
+    In mode Auto `scaling.desired` decides replicas; without it the service is held where it is.
+    """
     try:
         spec = parse(service)
     except InvalidSpec as error:
@@ -80,37 +87,43 @@ def make_plan(service: Raw, observed: Observed, engine_image: str, now: str) -> 
         uid=metadata["uid"],
         spec=spec,
         engine_image=engine_image,
+        desired_replicas=desired_replicas(spec, service.get("status") or {}, observed, scaling),
     )
     wanted = [*_wanted_others(context, observed), manifests.build_admin_secret(context)]
     obstacle = find_obstacle(wanted, observed)
     if obstacle is not None:
         plan = _plan_without_action(service, observed, obstacle, now)
         return replace(plan, obstacle=obstacle)
-    return _plan_children(service, context, observed, now)
+    return _plan_children(service, context, observed, now, scaling or ScalingView())
 
 
-def asked_of(deployment: DeploymentView) -> int:
-    """Give the replicas that the operator last asked for, whatever someone else has written since."""
-    return deployment.replicas if deployment.written_replicas is None else deployment.written_replicas
-
-
-def _plan_children(service: Raw, context: Context, observed: Observed, now: str) -> Plan:
+def _plan_children(
+    service: Raw, context: Context, observed: Observed, now: str, scaling: ScalingView
+) -> Plan:
     revision = context.spec.revision
     fresh = manifests.build_pod_template(context)
     frozen = observed.template(revision)
     template = fresh if frozen is None else dict(frozen)
-    replicas = _decide_replicas(context.spec, observed)
+    replicas = _decide_replicas(context, observed)
     applies: list[Manifest] = []
     if frozen is None:
         number = max(observed.revision_numbers, default=0) + 1
         applies.append(manifests.build_controller_revision(context, template, number))
     applies += _applied_deployments(context, observed, replicas, template)
     wanted = _wanted_others(context, observed)
-    situation = _situation(context.spec, observed, replicas, has_newer_template=template != fresh)
+    situation = replace(
+        _situation(context, observed, replicas, has_newer_template=template != fresh),
+        scaling_conditions=scaling.conditions,
+    )
     has_secret = observed.child("Secret", names.admin_secret_name(context.name)) is not None
     status = status_module.build_status(
         service,
-        status_module.Facts(situation=situation, revision=revision, serving=replicas.serving_revision),
+        status_module.Facts(
+            situation=situation,
+            revision=revision,
+            serving=replicas.serving_revision,
+            scaling=scaling.status,
+        ),
         context,
         now,
     )
@@ -132,14 +145,15 @@ def _plan_without_action(service: Raw, observed: Observed, problem: Failure, now
     return Plan(status=status, events=tuple(_transition_events(service, status)))
 
 
-def _decide_replicas(spec: ServiceSpec, observed: Observed) -> Replicas:
+def _decide_replicas(context: Context, observed: Observed) -> Replicas:
+    spec = context.spec
     target = _counts(spec.revision, observed)
     others = [
         _counts(deployment.revision, observed)
         for deployment in observed.deployments
         if deployment.revision != spec.revision
     ]
-    planned = split_replicas(spec.desired_replicas, target, others, spec.rollout)
+    planned = split_replicas(context.desired_replicas, target, others, spec.rollout)
     serving = max(
         (counts for counts in others if planned[counts.revision] > 0),
         key=lambda counts: (counts.ready, counts.created_at),
@@ -156,7 +170,7 @@ def _counts(revision: str, observed: Observed) -> RevisionCounts:
     deployment = observed.deployment(revision)
     return RevisionCounts(
         revision=revision,
-        asked=0 if deployment is None else asked_of(deployment),
+        asked=0 if deployment is None else deployment.asked_replicas,
         ready=observed.num_ready(revision),
         existing=len(observed.live_pods(revision)),
         created_at="" if deployment is None else deployment.created_at,
@@ -194,7 +208,10 @@ def _deletes(
         deployment
         for deployment in observed.deployments
         if deployment.revision != context.spec.revision
-        and replicas.planned.get(deployment.revision, 0) == asked_of(deployment) == deployment.replicas == 0
+        and replicas.planned.get(deployment.revision, 0)
+        == deployment.asked_replicas
+        == deployment.replicas
+        == 0
         and deployment.existing_replicas == 0
         and not observed.live_pods(deployment.revision)
     ]
@@ -220,13 +237,14 @@ def _is_unwanted(child: ChildView, kept_revisions: set[str], wanted: set[tuple[s
 
 
 def _situation(
-    spec: ServiceSpec, observed: Observed, replicas: Replicas, *, has_newer_template: bool
+    context: Context, observed: Observed, replicas: Replicas, *, has_newer_template: bool
 ) -> Situation:
+    spec, desired = context.spec, context.desired_replicas
     pods = observed.pods_of(spec.revision)
     others = [pod for pod in observed.live_pods() if pod.revision != spec.revision]
     num_updated_ready = observed.num_ready(spec.revision)
     failure = None
-    if num_updated_ready < spec.desired_replicas:
+    if num_updated_ready < desired:
         deployment = observed.deployment(spec.revision)
         failure = find_failure(pods, deployment, spec.model.load_timeout_seconds)
     refusal = observed.refusal
@@ -236,8 +254,8 @@ def _situation(
     return Situation(
         problem=problem,
         is_suspended=spec.suspend,
-        desired=spec.desired_replicas,
-        least_ready=bounds_of(spec.rollout, spec.desired_replicas).least_ready,
+        desired=desired,
+        least_ready=bounds_of(spec.rollout, desired).least_ready,
         num_ready=observed.num_ready(),
         num_updated_ready=num_updated_ready,
         num_pods=len(observed.live_pods()),
@@ -257,7 +275,7 @@ def _events(service: Raw, context: Context, observed: Observed, status: Raw, *, 
         message = f"revision {context.spec.revision} of the pod template is made"
         events.append(Event(type=EVENT_NORMAL, reason="RevisionCreated", message=message))
     for deployment in observed.deployments:
-        asked = asked_of(deployment)
+        asked = deployment.asked_replicas
         if deployment.replicas != asked:
             message = (
                 f"Deployment {deployment.name} was scaled to {deployment.replicas} by someone else and is "

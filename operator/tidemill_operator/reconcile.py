@@ -20,8 +20,13 @@ from tidemill_operator.observed import Observed, Refusal
 from tidemill_operator.plan import Plan, make_plan
 from tidemill_operator.queue import Outcome
 from tidemill_operator.recorder import Recorder
+from tidemill_operator.scaling_view import ScalingView
 
 logger = logging.getLogger(__name__)
+
+
+def _no_decision(_: Key) -> None:
+    """Say that nothing was decided about a service, so that one that scales by itself is held."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +38,7 @@ class Reconciler:
     claims: Claims
     engine_image: str
     now: Callable[[], datetime]
+    scaling_of: Callable[[Key], ScalingView | None] = _no_decision
 
     async def run(self, key: Key) -> Outcome:
         """Bring one service closer to its spec; raise what should be tried again later."""
@@ -45,21 +51,23 @@ class Reconciler:
             return Outcome.DONE
         reading = await self.cluster.observe(service)
         observed = replace(reading.observed, lost_claims=self.claims.lost(key))
-        plan = self._plan(service, observed)
+        scaling = self.scaling_of(key)
+        plan = self._plan(service, observed, scaling)
         try:
             await self.cluster.execute(key, plan, reading.versions)
         except ApiError as error:
             if error.is_refusal:
                 refusal = Refusal(what=error.request, message=error.message)
-                await self._tell(service, self._plan(service, replace(observed, refusal=refusal)))
+                await self._tell(service, self._plan(service, replace(observed, refusal=refusal), scaling))
             raise
         await self._tell(service, plan)
         if plan.obstacle is not None:
             raise ObstacleError(plan.obstacle.message)
         return Outcome.DONE
 
-    def _plan(self, service: Object, observed: Observed) -> Plan:
-        return make_plan(service, observed, self.engine_image, self.now().strftime("%Y-%m-%dT%H:%M:%SZ"))
+    def _plan(self, service: Object, observed: Observed, scaling: ScalingView | None) -> Plan:
+        now = self.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        return make_plan(service, observed, self.engine_image, now, scaling)
 
     async def _tell(self, service: Object, plan: Plan) -> None:
         """Write status when it says something new, then the events."""

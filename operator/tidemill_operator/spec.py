@@ -115,18 +115,6 @@ class ServiceSpec:
     disruption_max_unavailable: Portion = Portion(amount=1)
     suspend: bool = False
 
-    @property
-    def wanted_replicas(self) -> int:
-        """Give the number of replicas that the spec asks for, suspension aside."""
-        if self.replicas is not None:
-            return self.replicas
-        return self.scaling.min_replicas if self.scaling is not None else 0
-
-    @property
-    def desired_replicas(self) -> int:
-        """Give the number of replicas that should exist now."""
-        return 0 if self.suspend else self.wanted_replicas
-
 
 def parse(service: Raw) -> ServiceSpec:
     """Read an InferenceService as the API returns it; raise InvalidSpec naming the field."""

@@ -5,7 +5,7 @@ Pure. Knows the fields of status and which of them survive when nothing can be s
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tidemill_operator import conditions, names
@@ -25,6 +25,7 @@ class Facts:
     situation: Situation
     revision: str
     serving: str
+    scaling: Raw = field(default_factory=dict)
 
 
 def build_status(service: Raw, facts: Facts, context: Context, now: str) -> dict[str, Any]:
@@ -48,6 +49,8 @@ def build_status(service: Raw, facts: Facts, context: Context, now: str) -> dict
     failure = _last_failure(situation.failure, previous, now)
     if failure is not None:
         status["model"] = {"lastFailure": failure}
+    if facts.scaling:
+        status["scaling"] = dict(facts.scaling)
     return status
 
 

@@ -19,8 +19,10 @@ from operator_builders import (
     ready_pods,
 )
 from tidemill_operator import manifests, names
+from tidemill_operator.conditions import Condition
 from tidemill_operator.observed import ChildView, DeploymentView, LostClaim, Observed, Refusal
 from tidemill_operator.plan import Plan, make_plan
+from tidemill_operator.scaling_view import ScalingView
 from tidemill_operator.spec import revision_of
 
 REVISION = revision_of(make_service())
@@ -314,3 +316,24 @@ def test_never_writes_what_the_gateways_own() -> None:
 def test_status_stays_small_when_everything_fails_at_length() -> None:
     crashed = make_pod(REVISION, termination=make_termination(message="x" * 9000))
     assert len(str(plan_for(settled(pods=(crashed,))).status)) < 8192
+
+
+AUTO: dict[str, Any] = {"replicas": None, "scaling": {"minReplicas": 1, "maxReplicas": 6}}
+
+
+def test_the_autoscalers_decision_becomes_replicas_and_status() -> None:
+    view = ScalingView(
+        desired=5,
+        status={"reason": "Queue"},
+        conditions=(Condition(type="ScalingActive", is_true=True, reason="Scaling", message="by the queue"),),
+    )
+    plan = make_plan(make_service(AUTO), settled(), IMAGE, NOW, view)
+    assert replicas(plan) == {REVISION: 5}
+    assert plan.status["desiredReplicas"] == 5
+    assert plan.status["scaling"] == {"reason": "Queue"}
+    assert condition(plan, "ScalingActive") == ("True", "Scaling")
+    assert [c["type"] for c in plan.status["conditions"]].count("ScalingActive") == 1
+
+
+def test_a_service_without_a_decision_is_held_where_it_is() -> None:
+    assert replicas(plan_for(settled(deployments=(make_deployment(REVISION, 4),)), AUTO)) == {REVISION: 4}

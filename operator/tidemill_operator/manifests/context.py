@@ -18,6 +18,7 @@ class Context:
     uid: str
     spec: ServiceSpec
     engine_image: str
+    desired_replicas: int
 
 
 def child_metadata(context: Context, name: str, labels: dict[str, str] | None = None) -> Manifest:

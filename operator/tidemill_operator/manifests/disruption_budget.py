@@ -6,7 +6,7 @@ from tidemill_operator.manifests.context import Context, Manifest, child_metadat
 
 def build_disruption_budget(context: Context) -> Manifest | None:
     """Build the budget; none for a service that wants no replicas."""
-    if context.spec.desired_replicas == 0:
+    if context.desired_replicas == 0:
         return None
     return {
         "apiVersion": "policy/v1",

@@ -1,0 +1,41 @@
+"""How many replicas a service should have now, all its revisions together.
+
+Pure. Knows who decides: suspension, then spec.replicas, then the autoscaler. Refuses to know what the
+autoscaler looked at, and how replicas are split between revisions.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tidemill_operator.observed import Observed
+from tidemill_operator.scaling_view import ScalingView
+from tidemill_operator.spec import ScalingSpec, ServiceSpec
+
+Raw = Mapping[str, Any]
+
+
+def desired_replicas(spec: ServiceSpec, status: Raw, observed: Observed, scaling: ScalingView | None) -> int:
+    """Give the number of replicas that should exist."""
+    if spec.suspend:
+        return 0
+    if spec.replicas is not None:
+        return spec.replicas
+    if spec.scaling is None:
+        return 0
+    if scaling is not None and scaling.desired is not None:
+        return _within(spec.scaling, scaling.desired)
+    return _within(spec.scaling, _held(status, observed, at_first=spec.scaling.min_replicas))
+
+
+def _held(status: Raw, observed: Observed, *, at_first: int) -> int:
+    """Give the number to stay at: the last one decided, else what the Deployments were last given."""
+    told = status.get("desiredReplicas")
+    if isinstance(told, int):
+        return told
+    if not observed.deployments:
+        return at_first
+    return sum(deployment.asked_replicas for deployment in observed.deployments)
+
+
+def _within(bounds: ScalingSpec, wanted: int) -> int:
+    return min(bounds.max_replicas, max(bounds.min_replicas, wanted))

@@ -1,0 +1,58 @@
+"""Who decides how many replicas there should be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from operator_builders import make_deployment, make_observed, make_service
+from tidemill_operator.desired import desired_replicas
+from tidemill_operator.scaling_view import ScalingView
+from tidemill_operator.spec import parse
+
+AUTO: dict[str, Any] = {"replicas": None, "scaling": {"minReplicas": 2, "maxReplicas": 6}}
+ADVISORY: dict[str, Any] = {
+    "replicas": 4,
+    "scaling": {"mode": "Advisory", "minReplicas": 1, "maxReplicas": 6},
+}
+RUNNING = (make_deployment("aaaa", 3), make_deployment("bbbb", 1))
+BY_HAND = (make_deployment("aaaa", 9, written_replicas=3),)
+
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any], Any, ScalingView | None, int]] = {
+    "suspension wants none, whoever else decides": ({**AUTO, "suspend": True}, {}, RUNNING, None, 0),
+    "spec.replicas decides without scaling": ({"replicas": 7}, {}, RUNNING, None, 7),
+    "spec.replicas decides in Advisory, whatever is advised": (
+        ADVISORY,
+        {"desiredReplicas": 2},
+        RUNNING,
+        ScalingView(desired=1),
+        4,
+    ),
+    "the decision decides in Auto": (AUTO, {}, RUNNING, ScalingView(desired=5), 5),
+    "a decision from before the bounds changed stays within them": (
+        AUTO,
+        {},
+        RUNNING,
+        ScalingView(desired=9),
+        6,
+    ),
+    "a new service starts at its least": (AUTO, {}, (), None, 2),
+    "without a decision it is held at the last one": (AUTO, {"desiredReplicas": 5}, RUNNING, None, 5),
+    "an autoscaler that has none yet is no decision": (
+        AUTO,
+        {"desiredReplicas": 5},
+        RUNNING,
+        ScalingView(status={"reason": "Starting"}),
+        5,
+    ),
+    "with status lost it is held at the Deployments' count": (AUTO, {}, RUNNING, None, 4),
+    "scaling a Deployment by hand decides nothing": (AUTO, {}, BY_HAND, None, 3),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_decides_so_that(case: str) -> None:
+    spec, status, deployments, scaling, expected = CASES[case]
+    observed = make_observed(deployments=deployments)
+    assert desired_replicas(parse(make_service(spec)), status, observed, scaling) == expected
