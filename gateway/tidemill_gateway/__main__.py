@@ -3,6 +3,8 @@
 import argparse
 import asyncio
 import logging
+import os
+import socket
 import sys
 from collections.abc import Sequence
 
@@ -39,6 +41,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     add(
         "--watch-namespace", action="append", default=[], metavar="NAMESPACE", help="repeatable; default: all"
     )
+    add("--name", default=os.environ.get("POD_NAME") or socket.gethostname(), help="this gateway's own name")
     add("--max-body-bytes", type=_positive_int, default=8 * MIB, help="larger bodies get 413")
     add("--max-in-flight", type=_positive_int, default=4096, help="more requests at once get 429")
     add("--connect-timeout", type=_seconds, default=3.0, help="seconds to connect to a replica")
@@ -67,6 +70,7 @@ def config_from(arguments: argparse.Namespace) -> ProcessConfig:
         server=ServerConfig(
             max_body_bytes=arguments.max_body_bytes,
             max_in_flight=arguments.max_in_flight,
+            name=arguments.name,
             proxy=ProxyConfig(
                 connect_timeout_seconds=arguments.connect_timeout, idle_timeout_seconds=arguments.idle_timeout
             ),

@@ -1,4 +1,4 @@
-"""The gateway's inner side, for the kubelet and Prometheus: health and metrics.
+"""The gateway's inner side, for the kubelet, Prometheus and the operator: health, metrics and demand.
 
 Knows whether the gateway may get traffic. Refuses to know requests; nothing here is
 reachable from the public port.
@@ -8,6 +8,7 @@ from aiohttp import web
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from tidemill_gateway.demand import DemandBook
 from tidemill_gateway.metrics import GatewayMetrics
 from tidemill_gateway.server import Traffic
 from tidemill_gateway.state import ClusterState
@@ -16,17 +17,22 @@ from tidemill_operator import names
 STATE = web.AppKey("state", ClusterState)
 METRICS = web.AppKey("metrics", GatewayMetrics)
 TRAFFIC = web.AppKey("traffic", Traffic)
+DEMAND = web.AppKey("demand", DemandBook)
 
 
-def make_admin_app(*, state: ClusterState, traffic: Traffic, metrics: GatewayMetrics) -> web.Application:
+def make_admin_app(
+    *, state: ClusterState, traffic: Traffic, metrics: GatewayMetrics, demand: DemandBook
+) -> web.Application:
     """Build the inner application."""
     app = web.Application()
     app[STATE] = state
     app[METRICS] = metrics
     app[TRAFFIC] = traffic
+    app[DEMAND] = demand
     app.router.add_get(names.HEALTH_LIVE_PATH, live)
     app.router.add_get(names.HEALTH_READY_PATH, ready)
     app.router.add_get("/metrics", write_metrics)
+    app.router.add_get("/demand", write_demand)
     return app
 
 
@@ -54,3 +60,9 @@ async def write_metrics(request: web.Request) -> web.Response:
         num_ready = sum(pod.takes_requests for pod in world.replicas(service))
         metrics.ready_replicas.labels(service.namespace, service.name).set(num_ready)
     return web.Response(body=generate_latest(metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+async def write_demand(request: web.Request) -> web.Response:
+    """Write what clients ask of each service here; a service that nobody asked for has zeros."""
+    services = request.app[STATE].world.services.values()
+    return web.json_response(request.app[DEMAND].report(service.key for service in services))

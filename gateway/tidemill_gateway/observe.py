@@ -15,6 +15,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from tidemill_gateway import errors
+from tidemill_gateway.demand import Flight
 from tidemill_gateway.metrics import GatewayMetrics
 
 logger = logging.getLogger(__name__)
@@ -38,11 +39,22 @@ class Record:
     retries: int = 0
     cut_by: str = ""
     first_byte: float | None = None
+    flight: Flight | None = None
 
     def mark_first_byte(self) -> None:
         """Note when the replica's first byte came."""
         if self.first_byte is None:
             self.first_byte = self.clock()
+
+    def count_output(self, num_tokens: int) -> None:
+        """Count output tokens as they pass."""
+        if self.flight is not None:
+            self.flight.add_output(num_tokens)
+
+    def settle_output(self, num_tokens: int) -> None:
+        """Correct the count of output tokens at the answer's end."""
+        if self.flight is not None:
+            self.flight.add_output(num_tokens - self.flight.num_output_tokens)
 
 
 RECORD = web.RequestKey("record", Record)

@@ -18,7 +18,7 @@ from aiohttp import web
 from tidemill_gateway.admin import make_admin_app
 from tidemill_gateway.api import connect
 from tidemill_gateway.metrics import GatewayMetrics
-from tidemill_gateway.server import TRAFFIC, ServerConfig, Traffic, make_app
+from tidemill_gateway.server import DEMAND, TRAFFIC, ServerConfig, Traffic, make_app
 from tidemill_gateway.state import ClusterState
 from tidemill_gateway.watch import ApiReader, Watch, WatchTiming, sources
 
@@ -75,7 +75,8 @@ async def serve(
         first_turn=random.randrange(1 << 16),  # noqa: S311 - so that several gateways do not go round in step
     )
     runner = await start_app(app)
-    admin_runner = await start_app(make_admin_app(state=state, traffic=app[TRAFFIC], metrics=metrics))
+    admin_app = make_admin_app(state=state, traffic=app[TRAFFIC], metrics=metrics, demand=app[DEMAND])
+    admin_runner = await start_app(admin_app)
     try:
         async with asyncio.TaskGroup() as tasks:
             watches = [

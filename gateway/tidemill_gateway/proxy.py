@@ -13,16 +13,18 @@ never leaves open whether a replica had begun to work.
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import aiohttp
 from aiohttp import web
 from yarl import URL
 
 from tidemill_gateway import errors
+from tidemill_gateway.ask import Ask
 from tidemill_gateway.choice import choose
 from tidemill_gateway.headers import request_headers, response_headers
 from tidemill_gateway.ledger import Ledger
+from tidemill_gateway.meter import Meter
 from tidemill_gateway.metrics import GatewayMetrics
 from tidemill_gateway.observe import Record
 from tidemill_gateway.world import Pod, Service, World
@@ -52,6 +54,7 @@ class Call:
     path: str
     query: str
     body: bytes | None
+    ask: Ask = field(default_factory=Ask)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,6 +162,7 @@ class Proxy:
         )
         await response.prepare(request)
         at_event_end = True
+        meter = Meter(is_events=response.content_type == "text/event-stream")
         while True:
             try:
                 chunk = await upstream.content.readany()
@@ -174,9 +178,11 @@ class Proxy:
             if not chunk:
                 break
             record.mark_first_byte()
+            record.count_output(meter.feed(chunk))
             at_event_end = chunk.endswith(b"\n\n")
             if not await self._write(request, response, record, chunk):
                 return response
+        record.settle_output(meter.num_tokens)
         await self._write(request, response, record, None)
         return response
 

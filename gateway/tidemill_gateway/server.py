@@ -4,9 +4,7 @@ Knows the order of the steps and the bounds on bodies. Refuses to know how routi
 """
 
 import asyncio
-import json
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from urllib.parse import unquote
@@ -14,6 +12,10 @@ from urllib.parse import unquote
 from aiohttp import web
 
 from tidemill_gateway import errors
+from tidemill_gateway.ask import read_ask
+from tidemill_gateway.body import NO_BODY, BodyLimits, ReadBody, read_body
+from tidemill_gateway.clocks import Clocks
+from tidemill_gateway.demand import DemandBook
 from tidemill_gateway.ledger import Ledger
 from tidemill_gateway.metrics import GatewayMetrics
 from tidemill_gateway.observe import RECORD, Handler, Record, make_middleware
@@ -36,13 +38,19 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerConfig:
-    """The public side's bounds."""
+    """The public side's bounds, and the name under which this gateway counts."""
 
     max_body_bytes: int = 8 * MIB
     body_timeout_seconds: float = 60.0
     max_in_flight: int = 4096
     suspect_seconds: float = 5.0
+    name: str = ""
     proxy: ProxyConfig = field(default_factory=ProxyConfig)
+
+    @property
+    def body(self) -> BodyLimits:
+        """The bounds on a body."""
+        return BodyLimits(max_bytes=self.max_body_bytes, timeout_seconds=self.body_timeout_seconds)
 
 
 class Traffic:
@@ -71,18 +79,12 @@ class Traffic:
         await self._idle.wait()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReadBody:
-    """A body, and the model that it names, if it names one."""
-
-    content: bytes
-    model: str | None
-
-
 CONFIG = web.AppKey("config", ServerConfig)
 STATE = web.AppKey("state", ClusterState)
 PROXY = web.AppKey("proxy", Proxy)
 TRAFFIC = web.AppKey("traffic", Traffic)
+DEMAND = web.AppKey("demand", DemandBook)
+CLOCKS = web.AppKey("clocks", Clocks)
 
 
 def make_app(
@@ -90,17 +92,20 @@ def make_app(
     config: ServerConfig,
     state: ClusterState,
     metrics: GatewayMetrics,
-    clock: Callable[[], float] = time.monotonic,
+    clocks: Clocks = Clocks(),  # noqa: B008 - frozen
     first_turn: int = 0,
 ) -> web.Application:
     """Build the public application; run it with `handler_cancellation=True`."""
     app = web.Application(
-        client_max_size=config.max_body_bytes, middlewares=[make_middleware(metrics, clock), _count_traffic]
+        client_max_size=config.max_body_bytes,
+        middlewares=[make_middleware(metrics, clocks.monotonic), _count_traffic],
     )
     app[CONFIG] = config
     app[STATE] = state
     app[TRAFFIC] = Traffic()
-    ledger = Ledger(clock=clock, suspect_seconds=config.suspect_seconds, first_turn=first_turn)
+    app[CLOCKS] = clocks
+    app[DEMAND] = DemandBook(gateway=config.name, started=clocks.wall())
+    ledger = Ledger(clock=clocks.monotonic, suspect_seconds=config.suspect_seconds, first_turn=first_turn)
 
     async def open_proxy(app: web.Application) -> AsyncIterator[None]:
         async with make_session(config.proxy) as session:
@@ -122,9 +127,9 @@ async def handle(request: web.Request) -> web.StreamResponse:
     """Answer any request."""
     state, record = request.app[STATE], request[RECORD]
     asked = RouteRequest(method=request.method, path=request.rel_url.raw_path, host=request.host)
-    body = ReadBody(content=b"", model=None)
+    body = NO_BODY
     if needs_model(asked, state.claims):
-        body = await read_body(request, request.app[CONFIG])
+        body = await read_body(request, request.app[CONFIG].body)
         asked = RouteRequest(method=asked.method, path=asked.path, host=asked.host, model=body.model)
     routed = route(asked, state.claims)
     if isinstance(routed, Target):
@@ -138,52 +143,27 @@ async def handle(request: web.Request) -> web.StreamResponse:
     raise errors.from_refusal(routed)
 
 
-async def read_body(request: web.Request, config: ServerConfig) -> ReadBody:
-    """Read a bounded body and the model in it; raise GatewayError when it is too large, too slow or not JSON.
-
-    A multipart body (audio, files) is not looked into.
-    """
-    if (request.content_length or 0) > config.max_body_bytes:
-        raise errors.body_too_large(config.max_body_bytes)
-    try:
-        async with asyncio.timeout(config.body_timeout_seconds):
-            content = await request.read()
-    except web.HTTPRequestEntityTooLarge as error:
-        raise errors.body_too_large(config.max_body_bytes) from error
-    except TimeoutError as error:
-        raise errors.body_too_slow(config.body_timeout_seconds) from error
-    if request.content_type.startswith("multipart/"):
-        return ReadBody(content=content, model=None)
-    return ReadBody(content=content, model=_model_in(content))
-
-
-def _model_in(content: bytes) -> str | None:
-    try:
-        document = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise errors.bad_json(reason) from error
-    if not isinstance(document, dict):
-        raise errors.bad_json("it is another kind of JSON value")
-    model = document.get("model")
-    if model is not None and not isinstance(model, str):
-        raise errors.GatewayError(
-            status=400, message="`model` is not a string.", code="invalid_type", param="model"
-        )
-    return model
-
-
 async def _forward(
     request: web.Request, target: Target, body: ReadBody, record: Record
 ) -> web.StreamResponse:
-    record.namespace, record.service = target.service.namespace, target.service.name
+    service, app = target.service, request.app
+    record.namespace, record.service = service.namespace, service.name
+    is_work = request.method == "POST"
+    ask = read_ask(body.document)
+    if is_work:
+        app[DEMAND].arrive(service.key, ask.num_prompt_tokens, app[CLOCKS].wall())
     call = Call(
-        service=target.service,
+        service=service,
         path=target.path,
         query=request.rel_url.raw_query_string,
-        body=body.content if request.method == "POST" else None,
+        body=body.content if is_work else None,
+        ask=ask,
     )
-    return await request.app[PROXY].forward(request, call, record)
+    if not is_work:
+        return await app[PROXY].forward(request, call, record)
+    with app[DEMAND].in_flight(service.key, ask.num_prompt_tokens) as flight:
+        record.flight = flight
+        return await app[PROXY].forward(request, call, record)
 
 
 def _list_models(asked: ModelList, state: ClusterState) -> web.Response:

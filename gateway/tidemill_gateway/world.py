@@ -54,6 +54,11 @@ class Service:
     hosts: tuple[str, ...]
 
     @property
+    def key(self) -> tuple[str, str]:
+        """Give namespace and name."""
+        return (self.namespace, self.name)
+
+    @property
     def age_key(self) -> tuple[str, str, str]:
         """Order services, oldest first; RFC 3339 in UTC sorts as text."""
         return (self.created, self.namespace, self.name)

@@ -104,6 +104,22 @@ async def test_what_the_api_server_lists_is_served_and_measured() -> None:
         assert "tidemill_gateway_time_to_first_byte_seconds_bucket" in text
 
 
+async def test_the_operator_reads_what_clients_ask_for_on_the_admin_port_alone() -> None:
+    async def answer_with_usage(request: web.Request) -> web.Response:
+        return web.json_response({"usage": {"completion_tokens": 7}})
+
+    async with run_upstream(answer_with_usage) as port, process(port, config()) as running:
+        body = {**CHAT, "prompt": "x" * 40}
+        async with running.client.post(f"{running.url}/v1/completions", json=body) as response:
+            await response.read()
+        async with running.client.get(f"{running.admin_url}/demand") as response:
+            demand = (await response.json())["services"]["default/chat"]
+        assert demand["requests_total"] == 1
+        assert (demand["prompt_tokens_total"], demand["output_tokens_total"]) == (10, 7)
+        assert demand["last_request_time"] > 1_700_000_000
+        assert await running.status(f"{running.url}/demand") == 404
+
+
 async def test_at_the_end_readiness_fails_first_and_streams_finish(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "tidemill_gateway.process.FINAL_SECONDS", 0.01
