@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tidemill_operator import spec as spec_module
-from tidemill_operator.failures import Failure
+from tidemill_operator.failures import CAPACITY_REASONS, Failure
 from tidemill_operator.observed import LostClaim
 from tidemill_operator.spec import ScalingSpec
 
@@ -19,6 +19,8 @@ AVAILABLE: Final = "Available"
 PROGRESSING: Final = "Progressing"
 ROUTE_READY: Final = "RouteReady"
 SCALING_ACTIVE: Final = "ScalingActive"
+ABLE_TO_SCALE: Final = "AbleToScale"
+CAPACITY_AVAILABLE: Final = "CapacityAvailable"
 SUSPENDED: Final = "Suspended"
 RECONCILING: Final = "Reconciling"
 STALLED: Final = "Stalled"
@@ -74,6 +76,8 @@ def evaluate(situation: Situation) -> list[Condition]:
         _progressing(situation),
         _route_ready(situation),
         _scaling_active(situation),
+        _able_to_scale(situation),
+        _capacity_available(situation),
         _suspended(situation),
     ]
     sometimes = [_reconciling(situation), _stalled(situation), _newer_template(situation)]
@@ -190,6 +194,32 @@ def _scaling_active(situation: Situation) -> Condition:
             f"({situation.scaling.min_replicas})"
         )
     return Condition(type=SCALING_ACTIVE, is_true=False, reason=reason, message=message)
+
+
+def _able_to_scale(situation: Situation) -> Condition:
+    """Say whether the number of replicas could be changed now, whoever decides it."""
+    stopper = situation.problem
+    failure = situation.failure
+    if stopper is None and failure is not None and failure.pod is None and failure.stalls:
+        stopper = failure
+    if stopper is not None:
+        return Condition(type=ABLE_TO_SCALE, is_true=False, reason=stopper.reason, message=stopper.message)
+    if situation.is_rolling_out and situation.desired > 0:
+        message = "a rollout is under way: replicas are added to the new revision, and none is taken away"
+        return Condition(type=ABLE_TO_SCALE, is_true=True, reason="ScalesUpOnly", message=message)
+    message = "replicas can be added and taken away"
+    return Condition(type=ABLE_TO_SCALE, is_true=True, reason="ReadyForNewScale", message=message)
+
+
+def _capacity_available(situation: Situation) -> Condition:
+    """Say whether the cluster has room for every replica that is wanted."""
+    failure = situation.failure
+    if failure is not None and failure.reason in CAPACITY_REASONS:
+        return Condition(
+            type=CAPACITY_AVAILABLE, is_true=False, reason=failure.reason, message=failure.message
+        )
+    message = "no replica waits for a node, a GPU or a quota"
+    return Condition(type=CAPACITY_AVAILABLE, is_true=True, reason="NoReplicaWaits", message=message)
 
 
 def _suspended(situation: Situation) -> Condition:

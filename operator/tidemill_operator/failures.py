@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from tidemill_operator import names
 from tidemill_operator.observed import DeploymentView, PodView, Termination
 
 MAX_MESSAGE_LENGTH: Final = 600
@@ -26,6 +27,16 @@ _CONFIG_REASONS: Final = frozenset(
     {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
 )
 _STOPPED_EXIT_CODES: Final = frozenset({0, 137, 143})
+_GPU_LACKING: Final = re.compile(r"Insufficient \S+/gpu\b")
+_SCHEDULING_GATED: Final = "SchedulingGated"
+# The words of the API server's own admission, which the ReplicaSet controller passes on.
+_NAMESPACE_TERMINATING: Final = "because it is being terminated"
+
+# Reasons that mean: there is no room for the replica, whatever the engine is like.
+CAPACITY_REASONS: Final = frozenset(
+    {"InsufficientGPU", "Unschedulable", "SchedulingGated", "QuotaExceeded", "PodCreationRefused"}
+)
+NAMESPACE_TERMINATING: Final = "NamespaceTerminating"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,21 +70,9 @@ def find_failure(
 def pod_failure(pod: PodView, load_timeout_seconds: int) -> Failure | None:
     """Find what keeps one pod from being ready; None when nothing has gone wrong."""
     if pod.unscheduled_message and not pod.is_scheduled:
-        return Failure(
-            reason="Unschedulable",
-            message=_shorten(f"no node can take pod {pod.name}: {pod.unscheduled_message}"),
-            stalls=False,
-            pod=pod.name,
-        )
-    if pod.waiting_reason in _PULL_REASONS:
-        return Failure(
-            reason="ImagePullBackOff" if pod.waiting_reason == _PULL_TRANSIENT else pod.waiting_reason,
-            message=_shorten(f"the engine image cannot be pulled: {_pull_message(pod)}"),
-            pod=pod.name,
-        )
-    if pod.waiting_reason in _CONFIG_REASONS:
-        message = _shorten(f"the engine container cannot be made: {pod.waiting_message}")
-        return Failure(reason=pod.waiting_reason, message=message, pod=pod.name)
+        return _unscheduled(pod)
+    if pod.waiting_reason in _PULL_REASONS | _CONFIG_REASONS:
+        return _waiting(pod)
     if pod.phase == "Failed":
         reason = pod.phase_reason if _REASON.match(pod.phase_reason) else "PodFailed"
         return Failure(
@@ -81,7 +80,37 @@ def pod_failure(pod: PodView, load_timeout_seconds: int) -> Failure | None:
         )
     if pod.termination is not None:
         return _engine_failure(pod, pod.termination, load_timeout_seconds)
+    if pod.is_routable and _was_ready_in_this_run(pod):
+        message = (
+            "the engine runs and does not answer its readiness probe: it is faulty, or cannot be reached"
+        )
+        return Failure(reason="ProbeFailed", message=message, stalls=False, pod=pod.name)
     return None
+
+
+def namespace_is_terminating(message: str) -> bool:
+    """Tell whether a refusal says that the namespace is being deleted."""
+    return _NAMESPACE_TERMINATING in message
+
+
+def _unscheduled(pod: PodView) -> Failure:
+    """Say why the scheduler leaves a pod alone; a cluster autoscaler or a queue may still help."""
+    said = f"no node can take pod {pod.name}: {pod.unscheduled_message}"
+    reason = "InsufficientGPU" if _GPU_LACKING.search(pod.unscheduled_message) else "Unschedulable"
+    if pod.unscheduled_reason == _SCHEDULING_GATED:
+        reason = _SCHEDULING_GATED
+        said = f"pod {pod.name} waits for its scheduling gates to be removed: {pod.unscheduled_message}"
+    return Failure(reason=reason, message=_shorten(said), stalls=False, pod=pod.name)
+
+
+def _waiting(pod: PodView) -> Failure:
+    """Say why the kubelet cannot start a container."""
+    if pod.waiting_reason in _CONFIG_REASONS:
+        message = f"container {pod.container} cannot be made: {pod.waiting_message}"
+        return Failure(reason=pod.waiting_reason, message=_shorten(message), pod=pod.name)
+    reason = "ImagePullBackOff" if pod.waiting_reason == _PULL_TRANSIENT else pod.waiting_reason
+    message = f"the image of container {pod.container} cannot be pulled: {_pull_message(pod)}"
+    return Failure(reason=reason, message=_shorten(message), pod=pod.name)
 
 
 def _engine_failure(pod: PodView, ended: Termination, load_timeout_seconds: int) -> Failure:
@@ -99,7 +128,8 @@ def _engine_words(pod: PodView, ended: Termination, load_timeout_seconds: int) -
     if ended.reason == "OOMKilled":
         return (
             "OOMKilled",
-            "the engine needed more memory than spec.resources.limits.memory allows and was killed",
+            f"{_subject(pod)} needed more memory than its limit allows (spec.resources.limits.memory for the "
+            "engine) and was killed",
         )
     said = _parse_message(ended.message)
     if said is not None:
@@ -111,7 +141,16 @@ def _engine_words(pod: PodView, ended: Termination, load_timeout_seconds: int) -
         )
     text = _last_lines(ended.message)
     detail = f": {text}" if text else ""
-    return "CrashLoopBackOff", f"the engine ended with exit code {ended.exit_code}{detail}"
+    if ended.exit_code in _STOPPED_EXIT_CODES and pod.container == names.ENGINE_CONTAINER:
+        return "ProbeFailed", (
+            f"the engine was stopped from outside (exit code {ended.exit_code}) and started again, which the "
+            f"kubelet does when it no longer answers {names.HEALTH_LIVE_PATH}{detail}"
+        )
+    return "CrashLoopBackOff", f"{_subject(pod)} ended with exit code {ended.exit_code}{detail}"
+
+
+def _subject(pod: PodView) -> str:
+    return "the engine" if pod.container == names.ENGINE_CONTAINER else f"container {pod.container}"
 
 
 def _parse_message(text: str) -> tuple[str, str] | None:
@@ -126,6 +165,13 @@ def _parse_message(text: str) -> tuple[str, str] | None:
     if not isinstance(reason, str) or not _REASON.match(reason) or len(reason) > 100:
         return None
     return reason, str(message or reason)
+
+
+def _was_ready_in_this_run(pod: PodView) -> bool:
+    """Tell a replica that has stopped answering from one that is on its way up."""
+    if not pod.is_running or pod.running_since is None or pod.ready_changed_at is None:
+        return False
+    return _instant(pod.ready_changed_at) > _instant(pod.running_since)
 
 
 def _has_overrun(pod: PodView, ended: Termination, load_timeout_seconds: int) -> bool:
@@ -143,7 +189,10 @@ def _creation_failure(deployment: DeploymentView | None) -> Failure | None:
     if deployment is None or not deployment.creation_failure:
         return None
     message = deployment.creation_failure
-    reason = "QuotaExceeded" if "exceeded quota" in message else "PodCreationRefused"
+    if namespace_is_terminating(message):
+        reason = NAMESPACE_TERMINATING
+    else:
+        reason = "QuotaExceeded" if "exceeded quota" in message else "PodCreationRefused"
     return Failure(reason=reason, message=_shorten(f"pods cannot be created: {message}"))
 
 

@@ -31,7 +31,7 @@ class Termination:
 
 @dataclass(frozen=True, kw_only=True)
 class PodView:
-    """One replica."""
+    """One replica; `container` is the one that waiting and termination are about."""
 
     name: str
     revision: str
@@ -42,9 +42,13 @@ class PodView:
     phase_reason: str = ""
     phase_message: str = ""
     unscheduled_message: str = ""
+    unscheduled_reason: str = ""
+    container: str = names.ENGINE_CONTAINER
     waiting_reason: str = ""
     waiting_message: str = ""
     is_running: bool = False
+    running_since: str | None = None
+    is_routable: bool = True
     ready_changed_at: str | None = None
     termination: Termination | None = None
 
@@ -197,7 +201,7 @@ def pod_view(obj: Raw) -> PodView:
     """Reduce an engine pod to what its conditions and its engine container say."""
     metadata, status = obj["metadata"], obj.get("status") or _EMPTY
     ready, scheduled = _condition(status, "Ready"), _condition(status, "PodScheduled")
-    container = _engine_status(status)
+    container = _telling_status(status)
     waiting = (container.get("state") or _EMPTY).get("waiting") or _EMPTY
     is_unscheduled = scheduled.get("status") == "False"
     return PodView(
@@ -210,9 +214,13 @@ def pod_view(obj: Raw) -> PodView:
         phase_reason=status.get("reason", ""),
         phase_message=status.get("message", ""),
         unscheduled_message=scheduled.get("message", "") if is_unscheduled else "",
+        unscheduled_reason=scheduled.get("reason", "") if is_unscheduled else "",
+        container=container.get("name", names.ENGINE_CONTAINER),
         waiting_reason=waiting.get("reason", ""),
         waiting_message=waiting.get("message", ""),
         is_running="running" in (container.get("state") or _EMPTY),
+        running_since=((container.get("state") or _EMPTY).get("running") or _EMPTY).get("startedAt"),
+        is_routable=(metadata.get("labels") or _EMPTY).get(names.LABEL_ROUTABLE) != names.ROUTABLE_NO,
         ready_changed_at=ready.get("lastTransitionTime"),
         termination=_termination(container),
     )
@@ -236,9 +244,22 @@ def _condition(status: Raw, kind: str) -> Raw:
     return next((c for c in status.get("conditions") or () if c.get("type") == kind), _EMPTY)
 
 
-def _engine_status(status: Raw) -> Raw:
+def _telling_status(status: Raw) -> Raw:
+    """Choose the container that tells why a pod is not ready: a failing one before the engine, or the engine."""
+    before = next((s for s in status.get("initContainerStatuses") or () if _has_failed(s)), None)
+    if before is not None:
+        return before
     statuses = status.get("containerStatuses") or ()
     return next((s for s in statuses if s.get("name") == names.ENGINE_CONTAINER), _EMPTY)
+
+
+def _has_failed(container: Raw) -> bool:
+    """Tell whether an init container or native sidecar keeps the engine from starting."""
+    state = container.get("state") or _EMPTY
+    if container.get("started") or (state.get("terminated") or _EMPTY).get("exitCode") == 0:
+        return False
+    waiting = (state.get("waiting") or _EMPTY).get("reason", "")
+    return bool(_termination(container)) or waiting not in {"", "PodInitializing", "ContainerCreating"}
 
 
 def _termination(container: Raw) -> Termination | None:

@@ -13,7 +13,8 @@ from tidemill_operator.observed import LostClaim
 from tidemill_operator.spec import ScalingSpec
 
 CRASH = Failure(reason="ModelLoadFailed", message="no such file", pod="chat-0")
-NO_GPU = Failure(reason="Unschedulable", message="Insufficient nvidia.com/gpu", stalls=False)
+NO_GPU = Failure(reason="InsufficientGPU", message="Insufficient nvidia.com/gpu", stalls=False, pod="chat-1")
+QUOTA = Failure(reason="QuotaExceeded", message="exceeded quota: q, requested: pods=1")
 
 
 def situation(**changes: Any) -> Situation:
@@ -40,6 +41,8 @@ TABLE: dict[str, tuple[Situation, dict[str, tuple[bool, str] | None]]] = {
             "Progressing": (False, "Settled"),
             "RouteReady": (True, "GatewayReady"),
             "ScalingActive": (False, "ManualReplicas"),
+            "AbleToScale": (True, "ReadyForNewScale"),
+            "CapacityAvailable": (True, "NoReplicaWaits"),
             "Suspended": (False, "NotSuspended"),
             "Reconciling": None,
             "Stalled": None,
@@ -72,7 +75,22 @@ TABLE: dict[str, tuple[Situation, dict[str, tuple[bool, str] | None]]] = {
     ),
     "no node has a free GPU": (
         situation(**NOTHING_READY, failure=NO_GPU),
-        {"Ready": (False, "Unschedulable"), "Reconciling": (True, "ReplicasStarting"), "Stalled": None},
+        {
+            "Ready": (False, "InsufficientGPU"),
+            "CapacityAvailable": (False, "InsufficientGPU"),
+            "AbleToScale": (True, "ReadyForNewScale"),
+            "Reconciling": (True, "ReplicasStarting"),
+            "Stalled": None,
+        },
+    ),
+    "a quota keeps the second replica out": (
+        situation(num_ready=1, num_updated_ready=1, num_pods=1, failure=QUOTA),
+        {
+            "Ready": (True, "ReplicasReady"),
+            "CapacityAvailable": (False, "QuotaExceeded"),
+            "AbleToScale": (False, "QuotaExceeded"),
+            "Stalled": (True, "QuotaExceeded"),
+        },
     ),
     "one of two replicas crashes": (
         situation(num_ready=1, num_updated_ready=1, failure=CRASH),
@@ -96,6 +114,7 @@ TABLE: dict[str, tuple[Situation, dict[str, tuple[bool, str] | None]]] = {
         {
             "Ready": (True, "ReplicasReady"),
             "Progressing": (True, "RollingOut"),
+            "AbleToScale": (True, "ScalesUpOnly"),
             "Reconciling": (True, "RollingOut"),
         },
     ),
@@ -137,6 +156,7 @@ TABLE: dict[str, tuple[Situation, dict[str, tuple[bool, str] | None]]] = {
         situation(problem=Failure(reason="InvalidSpec", message="spec.model.uri: is required")),
         {
             "Ready": (False, "InvalidSpec"),
+            "AbleToScale": (False, "InvalidSpec"),
             "Progressing": (False, "InvalidSpec"),
             "Stalled": (True, "InvalidSpec"),
             "Reconciling": None,
@@ -197,4 +217,4 @@ def test_dates_a_condition_whose_status_has_changed() -> None:
 
 
 def test_rebuilds_conditions_when_status_was_lost() -> None:
-    assert [c["lastTransitionTime"] for c in merge(evaluate(situation()), [], NOW, 1)] == [NOW] * 7
+    assert [c["lastTransitionTime"] for c in merge(evaluate(situation()), [], NOW, 1)] == [NOW] * 9

@@ -19,8 +19,64 @@ FAILURES = {
             is_running=False,
             unscheduled_message="0/1 nodes are available: 1 Insufficient nvidia.com/gpu.",
         ),
-        "Unschedulable",
+        "InsufficientGPU",
         "Insufficient nvidia.com/gpu",
+    ),
+    "no node has the label that the pods ask for": (
+        make_pod(
+            "r",
+            is_scheduled=False,
+            is_running=False,
+            unscheduled_message="0/1 nodes are available: 1 node(s) didn't match Pod's node affinity.",
+        ),
+        "Unschedulable",
+        "didn't match Pod's node affinity",
+    ),
+    "a queue holds the pod back by a scheduling gate": (
+        make_pod(
+            "r",
+            is_scheduled=False,
+            is_running=False,
+            unscheduled_reason="SchedulingGated",
+            unscheduled_message="Scheduling is blocked due to non-empty scheduling gates",
+        ),
+        "SchedulingGated",
+        "non-empty scheduling gates",
+    ),
+    "the engine stops answering after it was ready": (
+        make_pod("r", running_since="2026-11-29T11:00:00Z", ready_changed_at="2026-11-29T11:30:00Z"),
+        "ProbeFailed",
+        "readiness probe",
+    ),
+    "the kubelet restarts an engine that hangs": (
+        make_pod(
+            "r",
+            ready_changed_at="2026-11-29T11:00:05Z",
+            termination=make_termination(exit_code=137, finished_at="2026-11-29T12:00:00Z"),
+        ),
+        "ProbeFailed",
+        "/health/live",
+    ),
+    "the download of the model is not allowed": (
+        make_pod(
+            "r",
+            waiting_reason="CrashLoopBackOff",
+            termination=make_termination(
+                message=json.dumps({"reason": "DownloadUnauthorized", "message": "401 for hf://org/model"})
+            ),
+        ),
+        "DownloadUnauthorized",
+        "401 for hf://org/model",
+    ),
+    "a container before the engine cannot be pulled": (
+        make_pod("r", container="proxy", waiting_reason="ErrImagePull", waiting_message="no such host"),
+        "ImagePullBackOff",
+        "container proxy cannot be pulled: no such host",
+    ),
+    "a container before the engine crashes": (
+        make_pod("r", container="proxy", termination=make_termination(exit_code=1, message="boom")),
+        "CrashLoopBackOff",
+        "container proxy ended with exit code 1: boom",
     ),
     "the image cannot be pulled": (
         make_pod("r", waiting_reason="ImagePullBackOff", waiting_message='Back-off pulling image "x:1"'),
@@ -99,7 +155,24 @@ def test_a_replica_that_served_and_was_stopped_did_not_overrun_its_load_timeout(
     )
     failure = pod_failure(pod, load_timeout_seconds=60)
     assert failure is not None
-    assert failure.reason == "CrashLoopBackOff"
+    assert failure.reason == "ProbeFailed"
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        make_pod("r", running_since="2026-11-29T11:00:00Z", ready_changed_at="2026-11-29T10:59:00Z"),
+        make_pod(
+            "r",
+            running_since="2026-11-29T11:00:00Z",
+            ready_changed_at="2026-11-29T11:30:00Z",
+            is_routable=False,
+        ),
+    ],
+    ids=["not ready yet in this run", "drains"],
+)
+def test_a_replica_that_is_rightly_not_ready_has_not_failed_its_probe(pod: PodView) -> None:
+    assert pod_failure(pod, 60) is None
 
 
 def test_a_crash_reads_the_same_while_it_waits_and_while_it_runs_again() -> None:
@@ -137,6 +210,11 @@ def test_ignores_the_past_of_a_replica_that_is_ready() -> None:
     ("message", "reason"),
     [
         ('pods "x" is forbidden: exceeded quota: q, requested: pods=1', "QuotaExceeded"),
+        (
+            'pods "x" is forbidden: unable to create new content in namespace prod because it is being '
+            "terminated",
+            "NamespaceTerminating",
+        ),
         ('pods "x" is forbidden: violates PodSecurity "restricted:latest"', "PodCreationRefused"),
     ],
 )
