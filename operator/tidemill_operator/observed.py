@@ -245,8 +245,8 @@ def _condition(status: Raw, kind: str) -> Raw:
 
 
 def _telling_status(status: Raw) -> Raw:
-    """Choose the container that tells why a pod is not ready: a failing one before the engine, or the engine."""
-    before = next((s for s in status.get("initContainerStatuses") or () if _has_failed(s)), None)
+    """Choose the container that tells why a pod is not ready: one before the engine that fails, else it."""
+    before: Raw | None = next((s for s in status.get("initContainerStatuses") or () if _has_failed(s)), None)
     if before is not None:
         return before
     statuses = status.get("containerStatuses") or ()
