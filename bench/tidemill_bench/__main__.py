@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
-import os
 from pathlib import Path
 
-from .load import Endpoint, run_load
-from .report import as_table, summarize
-from .workload import SHAPES, plan_requests
+from .load import command as load_command
+from .load.client import LoadError
 
 
 def main() -> None:
@@ -37,14 +34,8 @@ Commands = argparse._SubParsersAction  # noqa: SLF001 - argparse has no public n
 
 
 def _add_load(commands: Commands[argparse.ArgumentParser]) -> None:
-    load = commands.add_parser("load", help="send a workload to an OpenAI server, closed loop")
-    load.add_argument("--url", default="http://127.0.0.1:8000/v1", help="base URL, ending in /v1")
-    load.add_argument("--model", required=True)
-    load.add_argument("--workload", choices=sorted(SHAPES), default="uniform")
-    load.add_argument("--concurrency", type=_positive, default=16)
-    load.add_argument("--requests", type=_positive, help="default: 8 per slot")
-    load.add_argument("--vocab-size", type=_positive, default=49152, help="token ids are drawn below this")
-    load.add_argument("--seed", type=int, default=0)
+    load = commands.add_parser("load", help="send a workload to an OpenAI server")
+    load_command.add_arguments(load)
     _add_json(load)
 
 
@@ -95,19 +86,12 @@ def _add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def _load(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
-    num_requests = args.requests or 8 * args.concurrency
     try:
-        requests = plan_requests(args.workload, num_requests, args.vocab_size, args.seed)
-    except ValueError as bad:
+        figures, code = load_command.run(args)
+    except (ValueError, LoadError) as bad:
         parser.error(str(bad))
-    endpoint = Endpoint(
-        base_url=args.url.rstrip("/"), model=args.model, api_key=os.environ.get("OPENAI_API_KEY")
-    )
-    records = asyncio.run(run_load(endpoint, requests, args.concurrency))
-    report = summarize(records, args.workload, args.concurrency)
-    print(as_table(report))
-    _print_json(report.as_json(), args.json)
-    return 1 if report.num_errors else 0
+    _print_json(figures, args.json)
+    return code
 
 
 def _scheduler(_parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
@@ -142,7 +126,7 @@ def _fit(_parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
 def _policies(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     from .policies import PolicyOptions  # noqa: PLC0415 - per command
     from .policies_report import as_table  # noqa: PLC0415
-    from .race import run_all  # noqa: PLC0415
+    from .policies_run import run_all  # noqa: PLC0415
     from .step_time import load_step_time  # noqa: PLC0415
 
     if args.engine:

@@ -1,0 +1,1 @@
+"""An OpenAI load client: workloads, closed and open loop, records, reports."""
