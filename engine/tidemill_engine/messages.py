@@ -163,6 +163,8 @@ class CoreStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, t
     prefix_hits_tokens: int = 0
     num_swap_blocks: int = 0
     num_free_swap_blocks: int = 0
+    num_cached_blocks: int = 0
+    """Free blocks that still hold a known prefix."""
     kv_fragmentation_ratio: float = 0.0
     """Share of neighbours in block tables that are not neighbours in the cache."""
     num_hopeless: int = 0

@@ -15,7 +15,7 @@ from tidemill_engine.errors import InvalidConfig
 
 async def test_load_shows_the_cores_figures_and_what_is_in_flight() -> None:
     async with running_api() as api:
-        await api.core.send(make_stats(num_running=1, num_waiting=2, num_free_blocks=16))
+        await api.core.send(make_stats(num_running=1, num_waiting=2, num_free_blocks=16, num_cached_blocks=5))
         task = asyncio.create_task(api.complete(prompt="abc", max_tokens=9))
         await api.core.until(lambda core: bool(core.requests))
         async with api.session.get(api.admin_url + "/load") as response:
@@ -28,6 +28,9 @@ async def test_load_shows_the_cores_figures_and_what_is_in_flight() -> None:
             "total_blocks": 64,
             "in_flight_tokens": 3,
             "in_flight_requests": 1,
+            "cached_blocks": 5,
+            "answered_requests": 0,
+            "failed_requests": 0,
             "draining": False,
             "ready": True,
         }
@@ -98,3 +101,25 @@ async def test_a_drain_that_ends_the_process_can_not_be_cancelled() -> None:
         async with api.session.delete(api.admin_url + "/drain") as response:
             assert response.status == 409
             assert is_openai_error(await response.json())
+
+
+async def test_a_sigterm_that_ends_a_drain_adds_no_time_to_it() -> None:
+    config = make_serve_config(drain=DrainConfig(grace_seconds=1, timeout_seconds=1000))
+    async with running_api(config=config) as api:
+        drain = api.context.drain
+        assert drain.deadline is None
+        drain.start("asked by PUT /drain")
+        begun = drain.deadline
+        drain.start("SIGTERM", is_final=True)
+        assert drain.deadline == begun
+
+
+async def test_load_counts_answers_and_failures_but_not_what_another_replica_takes() -> None:
+    config = make_serve_config(drain=DrainConfig(grace_seconds=0))
+    async with running_api(spell("ok"), config=config) as api:
+        await api.complete(prompt="x")
+        await api.session.put(api.admin_url + "/drain")
+        assert (await api.complete(prompt="y"))[0] == 503
+        async with api.session.get(api.admin_url + "/load") as response:
+            load = await response.json()
+        assert (load["answered_requests"], load["failed_requests"]) == (1, 0)

@@ -206,8 +206,9 @@ async def test_sigterm_refuses_what_is_new_finishes_streams_and_exits_with_0() -
     assert code == 0
 
 
-async def test_streams_that_outlast_the_drain_timeout_end_with_an_error_event_and_0() -> None:
-    flags = ("--drain-grace", "0", "--drain-timeout", "0.3")
+async def test_streams_that_outlast_the_drain_timeout_end_with_an_error_event_and_0(tmp_path: Path) -> None:
+    said = tmp_path / "termination-log"
+    flags = ("--drain-grace", "0", "--drain-timeout", "0.3", "--termination-log", str(said))
     async with running_engine(SLOW, *flags) as engine:
         body = {"prompt": "x", "max_tokens": 3000, "stream": True, "ignore_eos": True}
         async with engine.session.post(engine.url + "/v1/completions", json=body) as response:
@@ -217,6 +218,7 @@ async def test_streams_that_outlast_the_drain_timeout_end_with_an_error_event_an
         code = await engine.exit_code()
     assert events[-1]["error"]["code"] == "shutting_down"
     assert code == 0
+    assert json.loads(said.read_text())["message"].startswith("1 requests had not ended")
 
 
 async def test_the_server_answers_probes_and_asks_to_retry_while_the_model_loads() -> None:

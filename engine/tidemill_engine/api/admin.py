@@ -89,6 +89,9 @@ async def load(request: web.Request) -> web.Response:
             "total_blocks": total,
             "in_flight_tokens": now.num_in_flight_tokens,
             "in_flight_requests": context.requests.num,
+            "cached_blocks": stats.num_cached_blocks if stats is not None else 0,
+            "answered_requests": context.requests.num_answered,
+            "failed_requests": context.requests.num_failed,
             "draining": now.is_draining,
             "ready": now.is_ready,
         }

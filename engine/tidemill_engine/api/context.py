@@ -40,6 +40,8 @@ class RequestCounter:
 
     def __init__(self) -> None:
         self.num = 0
+        self.num_answered = 0
+        self.num_failed = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -54,6 +56,12 @@ class RequestCounter:
         self.num -= num
         if not self.num:
             self._idle.set()
+
+    def note(self, status: int, *, is_retried: bool) -> None:
+        """Count an answer, and whether it was the engine's fault; one that goes elsewhere is neither."""
+        if not is_retried:
+            self.num_answered += 1
+            self.num_failed += status >= 500
 
     async def wait_idle(self) -> None:
         """Wait until nothing is being answered."""

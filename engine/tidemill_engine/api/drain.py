@@ -25,6 +25,17 @@ class DrainController:
         self._config = config
         self._timer: asyncio.TimerHandle | None = None
         self._is_final = False
+        self._started_at: float | None = None
+
+    @property
+    def deadline(self) -> float | None:
+        """Give the loop's time at which streams have had all the time they get; None when not draining.
+
+        It counts from when the drain began, so that a SIGTERM that ends a drain adds no time to it.
+        """
+        if self._started_at is None:
+            return None
+        return self._started_at + self._config.grace_seconds + self._config.timeout_seconds
 
     @property
     def is_draining(self) -> bool:
@@ -43,6 +54,7 @@ class DrainController:
             return
         logger.info("draining (%s): accepting for %.1f s more", reason, self._config.grace_seconds)
         self._state.drain = Drain.ACCEPTING
+        self._started_at = asyncio.get_running_loop().time()
         self._timer = asyncio.get_running_loop().call_later(self._config.grace_seconds, self._refuse)
 
     def cancel(self) -> bool:
@@ -54,6 +66,7 @@ class DrainController:
         if self.is_draining:
             logger.info("drain cancelled: back in service")
         self._state.drain = Drain.NO
+        self._started_at = None
         return True
 
     def _refuse(self) -> None:

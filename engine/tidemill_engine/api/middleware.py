@@ -13,7 +13,13 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from tidemill_engine.api.context import ApiContext
-from tidemill_engine.api.http_errors import INTERNAL, UnauthorizedError, from_aiohttp, to_http
+from tidemill_engine.api.http_errors import (
+    DRAINING_HEADER,
+    INTERNAL,
+    UnauthorizedError,
+    from_aiohttp,
+    to_http,
+)
 from tidemill_engine.api.keys import ApiKeys, Bearer
 from tidemill_engine.errors import EngineError
 
@@ -89,6 +95,8 @@ def counting_middleware(context: ApiContext) -> Middleware:
             raise
         finally:
             context.requests.leave(is_generating)
+        if is_generating:
+            context.requests.note(response.status, is_retried=DRAINING_HEADER in response.headers)
         context.metrics.on_http(route, response.status)
         return response
 

@@ -24,6 +24,7 @@ from tidemill_engine.api.context import ApiContext
 from tidemill_engine.api.state import Drain, Phase
 from tidemill_engine.api.supervisor import CoreProcess
 from tidemill_engine.api.termination import (
+    DRAIN_TIMEOUT_REASON,
     EXIT_CLEAN,
     EXIT_CORE_DIED,
     EXIT_LOAD_FAILED,
@@ -161,20 +162,25 @@ class Server:
     async def _finish(self, core: CoreProcess, relay: asyncio.Task[None], *, was_ready: bool) -> Ending:
         """Drain, then end the core; a core that dies or hangs meanwhile ends it sooner."""
         context = self.context
-        deadline = time.monotonic() + self._config.drain.grace_seconds + self._config.drain.timeout_seconds
-        while was_ready and not self._is_hurried and time.monotonic() < deadline:
+        loop = asyncio.get_running_loop()
+        deadline = context.drain.deadline or 0.0
+        while was_ready and not self._is_hurried and loop.time() < deadline:
             if context.state.drain is Drain.REFUSING and context.requests.num == 0:
                 break
             if relay.done() or not context.liveness().is_ok:
                 return await self._fail(core, was_ready=True)
             await asyncio.sleep(POLL_SECONDS)
-        if context.requests.num:
-            logger.warning("ending with %d requests unfinished", context.requests.num)
+        num_cut = context.requests.num
+        if num_cut:
+            logger.warning("ending with %d requests unfinished", num_cut)
             context.client.fail_all(EngineUnavailable("the engine is shutting down", code="shutting_down"))
             await self._flush()
         context.client.shut_down()
         how = await core.end(seconds=5.0 if was_ready else 1.0)
         logger.info("the core has ended: %s", how)
+        if num_cut and not self._is_hurried:
+            message = f"{num_cut} requests had not ended when the drain timeout was over, and were cut"
+            return Ending(exit_code=EXIT_CLEAN, reason=DRAIN_TIMEOUT_REASON, message=message)
         return Ending(exit_code=EXIT_CLEAN)
 
     async def _fail(self, core: CoreProcess, *, was_ready: bool) -> Ending:

@@ -18,6 +18,8 @@ EXIT_CLEAN = 0
 EXIT_USAGE = 2
 EXIT_LOAD_FAILED = 3
 EXIT_CORE_DIED = 4
+DRAIN_TIMEOUT_REASON = "DrainTimeout"
+"""The process ended as asked, but requests were cut."""
 MAX_LOG_BYTES = 2048
 DEFAULT_LOG = Path("/dev/termination-log")
 
@@ -49,7 +51,7 @@ def termination_record(ending: Ending) -> bytes:
 
 def write_termination_log(path: Path | None, ending: Ending) -> None:
     """Leave the reason behind unless all is well; a file that can't be written is only logged."""
-    if path is None or ending.exit_code == EXIT_CLEAN:
+    if path is None or (ending.exit_code == EXIT_CLEAN and not ending.message):
         return
     try:
         path.write_bytes(termination_record(ending))

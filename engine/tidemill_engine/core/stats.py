@@ -67,6 +67,7 @@ class StatsCollector:
             prefix_hits_tokens=figures.prefix_hits_tokens,
             num_swap_blocks=figures.num_swap_blocks,
             num_free_swap_blocks=figures.num_free_swap_blocks,
+            num_cached_blocks=figures.num_cached_blocks,
             kv_fragmentation_ratio=figures.kv_fragmentation_ratio,
             num_hopeless=figures.num_hopeless,
             effective_batch_tokens=figures.effective_batch_tokens,

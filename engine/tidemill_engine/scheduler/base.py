@@ -36,6 +36,7 @@ class SchedulerStats:
     prefix_hits_tokens: int = 0
     num_swap_blocks: int = 0
     num_free_swap_blocks: int = 0
+    num_cached_blocks: int = 0
     num_hopeless: int = 0
     effective_batch_tokens: int = 0
     padding_tokens: int = 0

@@ -187,6 +187,7 @@ class ContinuousScheduler:
             prefix_hits_tokens=self._sharing.hits_tokens,
             num_swap_blocks=self._kv.swap.num_blocks,
             num_free_swap_blocks=self._kv.swap.num_free,
+            num_cached_blocks=self._kv.num_cached_blocks,
             kv_fragmentation_ratio=self._kv.fragmentation_ratio(),
             num_hopeless=self._queue.num_hopeless,
             effective_batch_tokens=self._chunks.effective_tokens,
