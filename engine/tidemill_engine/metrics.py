@@ -187,9 +187,20 @@ class EngineMetrics:
         """Count a client that went away before its answer was complete."""
         self._disconnects.inc()
 
+    def latencies(self) -> dict[str, list[list[float | None]]]:
+        """Return the two latencies that have objectives as [upper bound, cumulative count]; None: no bound."""
+        pairs = {"time_to_first_token": self._ttft, "inter_token_latency": self._itl}
+        return {name: _buckets(ours) for name, (ours, _) in pairs.items()}
+
     def exposition(self) -> bytes:
         """Return everything in the Prometheus text format."""
         return generate_latest(self.registry)
+
+
+def _buckets(histogram: Histogram) -> list[list[float | None]]:
+    samples = [sample for metric in histogram.collect() for sample in metric.samples]
+    found = [(sample.labels["le"], sample.value) for sample in samples if sample.name.endswith("_bucket")]
+    return [[None if bound == "+Inf" else float(bound), count] for bound, count in found]
 
 
 def _observe(pair: tuple[Histogram, Histogram], value: float) -> None:

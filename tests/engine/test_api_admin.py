@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from api_builders import is_openai_error, make_serve_config, parse_events, read_event, running_api
@@ -20,7 +21,7 @@ async def test_load_shows_the_cores_figures_and_what_is_in_flight() -> None:
         await api.core.until(lambda core: bool(core.requests))
         async with api.session.get(api.admin_url + "/load") as response:
             load = await response.json()
-        assert load == {
+        expected = {
             "running": 1,
             "waiting": 2,
             "kv_cache_usage": 0.75,
@@ -34,7 +35,27 @@ async def test_load_shows_the_cores_figures_and_what_is_in_flight() -> None:
             "draining": False,
             "ready": True,
         }
+        assert {key: load[key] for key in expected} == expected
         task.cancel()
+
+
+async def test_load_tells_the_autoscaler_speeds_limits_and_latencies() -> None:
+    async with running_api() as api:
+        stats = make_stats(
+            waiting_prompt_tokens=40, prompt_tokens=700, generation_tokens=90, prefix_hits_tokens=64
+        )
+        await api.core.send(msgspec.structs.replace(stats, inter_token_seconds=[0.02, 0.02, 0.3]))
+        async with api.session.get(api.admin_url + "/load") as response:
+            load = await response.json()
+        assert load["waiting_prompt_tokens"] == 40
+        assert load["prompt_tokens_total"] == 700
+        assert load["generation_tokens_total"] == 90
+        assert load["prefix_cache_hits_total"] == 64
+        assert load["max_num_seqs"] > 0
+        assert load["started"] > 1e9
+        bounds = dict((bound, count) for bound, count in load["inter_token_latency"])
+        assert (bounds[0.01], bounds[0.025], bounds[0.3], bounds[None]) == (0, 2, 3, 3)
+        assert load["time_to_first_token"][-1] == [None, 0]
 
 
 async def test_the_admin_token_is_read_again_when_its_file_changes(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from aiohttp.typedefs import Handler, Middleware
 from tidemill_engine.api.context import ApiContext
 from tidemill_engine.api.handlers import CONTEXT
 from tidemill_engine.api.http_errors import HttpError, UnauthorizedError
+from tidemill_engine.api.load import load_document
 from tidemill_engine.api.middleware import bearer_matches, error_middleware
 
 logger = logging.getLogger(__name__)
@@ -75,27 +76,7 @@ def make_admin_app(context: ApiContext) -> web.Application:
 
 async def load(request: web.Request) -> web.Response:
     """Answer with what the autoscaler and the drain need to know."""
-    context = request.app[CONTEXT]
-    now = context.snapshot()
-    stats = now.stats
-    free = stats.num_free_blocks if stats is not None else 0
-    total = stats.num_total_blocks if stats is not None else 0
-    return web.json_response(
-        {
-            "running": stats.num_running if stats is not None else 0,
-            "waiting": stats.num_waiting if stats is not None else 0,
-            "kv_cache_usage": round(1 - free / total, 6) if total else 0.0,
-            "free_blocks": free,
-            "total_blocks": total,
-            "in_flight_tokens": now.num_in_flight_tokens,
-            "in_flight_requests": context.requests.num,
-            "cached_blocks": stats.num_cached_blocks if stats is not None else 0,
-            "answered_requests": context.requests.num_answered,
-            "failed_requests": context.requests.num_failed,
-            "draining": now.is_draining,
-            "ready": now.is_ready,
-        }
-    )
+    return web.json_response(load_document(request.app[CONTEXT]))
 
 
 async def get_drain(request: web.Request) -> web.Response:
