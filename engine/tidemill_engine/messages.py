@@ -172,6 +172,10 @@ class CoreStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, t
     effective_batch_tokens: int = 0
     """Tokens that a step may hold at present, by the running requests' inter-token SLOs."""
     padding_tokens: int = 0
+    computed_tokens: int = 0
+    """Tokens that all steps have computed, of prompts and of outputs."""
+    step_coefficients: list[float] = []
+    """The fitted step model, in the order of `FittedStep.coefficients`; empty while it is not fitted."""
     iteration_tokens: list[int] = []
     """Tokens of each step since the last report, for the histogram; at most a few hundred."""
     inter_token_seconds: list[float] = []

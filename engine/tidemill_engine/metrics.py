@@ -103,6 +103,8 @@ class EngineMetrics:
         self._http_requests = Counter(
             "tidemill_http_requests", "HTTP requests answered", ["route", "status"], registry=registry
         )
+        self.num_ended = 0
+        """Sequences that have ended, whatever the end."""
         self._tenants = TenantAccounts()
         self.registry.register(_TenantCollector(self._tenants))
         self._disconnects = Counter(
@@ -154,6 +156,7 @@ class EngineMetrics:
 
     def on_sequence_end(self, times: SequenceTimes) -> None:
         """Record a sequence's end and, if it got anywhere, where its time went."""
+        self.num_ended += 1
         self._success[0].labels(self._model_name, times.finish_reason).inc()
         self._success[1].labels(times.finish_reason).inc()
         _observe(self._e2e, times.end - times.arrival)
@@ -188,7 +191,7 @@ class EngineMetrics:
         self._disconnects.inc()
 
     def latencies(self) -> dict[str, list[list[float | None]]]:
-        """Return the two latencies that have objectives as [upper bound, cumulative count]; None: no bound."""
+        """Return latencies with objectives as [upper bound, cumulative count]; the last has no bound."""
         pairs = {"time_to_first_token": self._ttft, "inter_token_latency": self._itl}
         return {name: _buckets(ours) for name, (ours, _) in pairs.items()}
 

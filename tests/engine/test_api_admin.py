@@ -42,20 +42,31 @@ async def test_load_shows_the_cores_figures_and_what_is_in_flight() -> None:
 async def test_load_tells_the_autoscaler_speeds_limits_and_latencies() -> None:
     async with running_api() as api:
         stats = make_stats(
-            waiting_prompt_tokens=40, prompt_tokens=700, generation_tokens=90, prefix_hits_tokens=64
+            waiting_prompt_tokens=40,
+            prompt_tokens=700,
+            generation_tokens=90,
+            prefix_hits_tokens=64,
+            computed_tokens=720,
         )
-        await api.core.send(msgspec.structs.replace(stats, inter_token_seconds=[0.02, 0.02, 0.3]))
+        coefficients = [0.005, 0.0001, 1e-7, 1e-9, 0.0002]
+        stats = msgspec.structs.replace(
+            stats, inter_token_seconds=[0.02, 0.02, 0.3], step_coefficients=coefficients
+        )
+        await api.core.send(stats)
         async with api.session.get(api.admin_url + "/load") as response:
             load = await response.json()
         assert load["waiting_prompt_tokens"] == 40
         assert load["prompt_tokens_total"] == 700
         assert load["generation_tokens_total"] == 90
         assert load["prefix_cache_hits_total"] == 64
+        assert load["computed_tokens_total"] == 720
         assert load["max_num_seqs"] > 0
         assert load["started"] > 1e9
-        bounds = dict((bound, count) for bound, count in load["inter_token_latency"])
+        bounds = dict(tuple(pair) for pair in load["inter_token_latency"])
         assert (bounds[0.01], bounds[0.025], bounds[0.3], bounds[None]) == (0, 2, 3, 3)
         assert load["time_to_first_token"][-1] == [None, 0]
+        assert load["step_seconds"]["fixed"] == 0.005
+        assert load["step_seconds"]["row"] == 0.0002
 
 
 async def test_the_admin_token_is_read_again_when_its_file_changes(tmp_path: Path) -> None:

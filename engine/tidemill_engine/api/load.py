@@ -22,6 +22,7 @@ _NO_STATS = CoreStats(
     prompt_tokens=0,
     generation_tokens=0,
 )
+_STEP_PARTS = ("fixed", "token", "context_token", "attention_pair", "row")
 _STARTED = time.time()
 
 
@@ -47,12 +48,22 @@ def load_document(context: ApiContext) -> dict[str, Any]:
         "total_blocks": total,
         **_limits(now.ready),
         "preemptions_total": stats.num_preemptions,
+        "requests_total": context.metrics.num_ended,
         "prompt_tokens_total": stats.prompt_tokens,
+        "computed_tokens_total": stats.computed_tokens,
         "generation_tokens_total": stats.generation_tokens,
         "prefix_cache_queries_total": stats.prefix_queries_tokens,
         "prefix_cache_hits_total": stats.prefix_hits_tokens,
         **context.metrics.latencies(),
+        **_step_seconds(stats),
     }
+
+
+def _step_seconds(stats: CoreStats) -> dict[str, dict[str, float]]:
+    """Return what the engine has learned of its own steps, in seconds per thing that a step contains."""
+    if not stats.step_coefficients:
+        return {}
+    return {"step_seconds": dict(zip(_STEP_PARTS, stats.step_coefficients, strict=True))}
 
 
 def _limits(ready: CoreReady | None) -> dict[str, int]:

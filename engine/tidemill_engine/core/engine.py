@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tidemill_engine.messages import EngineRequest, RequestOutput
     from tidemill_engine.runner.base import ModelRunner
     from tidemill_engine.scheduler.base import Scheduler, StepOutputs
+    from tidemill_engine.scheduler.step_model import StepModel
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +54,11 @@ class EngineCore:
         self._clock = clock
         self._learning = learning
         self._seeds = random.Random(seed)  # noqa: S311 - reproducible on purpose
+
+    @property
+    def step_model(self) -> StepModel | None:
+        """Return what was learned of the steps' times, where it is learned."""
+        return self._learning.model if self._learning is not None else None
 
     def add(self, request: EngineRequest) -> RequestOutput | None:
         """Take a request in; the output, if any, refuses it."""

@@ -45,7 +45,7 @@ class CoreLoop:
         self._connection = connection
         self._heartbeat = heartbeat
         self._clock = clock
-        self._stats = StatsCollector(engine.scheduler)
+        self._stats = StatsCollector(engine.scheduler, engine.step_model)
         self._outbox: list[CoreMessage] = []
         self._is_idle = False
         self._pause_seconds = 0.0

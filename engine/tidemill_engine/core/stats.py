@@ -12,6 +12,7 @@ from tidemill_engine.messages import CoreStats
 if TYPE_CHECKING:
     from tidemill_engine.core.engine import StepReport
     from tidemill_engine.scheduler.base import Scheduler
+    from tidemill_engine.scheduler.step_model import StepModel
 
 REPORT_SECONDS = 0.1
 _MAX_ITERATIONS = 512
@@ -21,9 +22,11 @@ _FORGET = 0.95
 class StatsCollector:
     """Gathers per-step figures between two reports."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, model: StepModel | None = None) -> None:
         self._scheduler = scheduler
+        self._model = model
         self._num_steps = 0
+        self._computed_tokens = 0
         self._iteration_tokens: list[int] = []
         self._last_report: float | None = None
         self._seconds_per_token = 0.0
@@ -32,6 +35,7 @@ class StatsCollector:
     def add_step(self, report: StepReport) -> None:
         """Count one step."""
         self._num_steps += 1
+        self._computed_tokens += report.num_tokens
         if len(self._iteration_tokens) < _MAX_ITERATIONS:
             self._iteration_tokens.append(report.num_tokens)
         per_token = report.seconds / max(1, report.num_tokens)
@@ -72,6 +76,13 @@ class StatsCollector:
             num_hopeless=figures.num_hopeless,
             effective_batch_tokens=figures.effective_batch_tokens,
             padding_tokens=figures.padding_tokens,
+            computed_tokens=self._computed_tokens,
+            step_coefficients=self._coefficients(),
             iteration_tokens=iterations,
             inter_token_seconds=self._scheduler.take_inter_token_seconds(),
         )
+
+    def _coefficients(self) -> list[float]:
+        if self._model is None or not self._model.is_fitted:
+            return []
+        return list(self._model.fitted().coefficients)

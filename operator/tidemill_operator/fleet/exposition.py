@@ -1,7 +1,7 @@
 """The Prometheus text format, as far as the autoscaler reads it: samples of wanted names.
 
 Pure. Knows lines, labels, escapes and histograms. Refuses to know what a name means. A line that is not
-well-formed is skipped and counted; a value that is no number (NaN) is given as None, so that nobody adds it up.
+well-formed is skipped and counted; a value that is no number (NaN) is given as None: nobody can add it up.
 """
 
 import math
