@@ -28,9 +28,9 @@ import hashlib
 import json
 import logging
 import secrets
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tidemill_operator import names, observed
@@ -58,10 +58,11 @@ class ClusterSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What was read, and at which version each object was."""
+    """What was read, at which version each object was, and the token of the engines' admin port."""
 
     observed: Observed
     versions: Mapping[ObjectKey, str]
+    admin_token: str = field(default="", repr=False)
 
 
 class Cluster:
@@ -113,6 +114,7 @@ class Cluster:
                 gateways=tuple(v for p in gateways if (v := observed.gateway_view(p)) is not None),
             ),
             versions=_versions([*typed_deployments, *found]),
+            admin_token=_admin_token(found, uid),
         )
 
     async def execute(self, key: Key, plan: Plan, versions: Mapping[ObjectKey, str]) -> None:
@@ -200,6 +202,15 @@ def _uids(objects: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def _versions(objects: Iterable[Object]) -> dict[ObjectKey, str]:
     return {(obj["kind"], obj["metadata"]["name"]): obj["metadata"]["resourceVersion"] for obj in objects}
+
+
+def _admin_token(found: Iterable[Object], uid: str) -> str:
+    """Give the token in the service's own Secret; empty while there is none."""
+    for obj in found:
+        if obj["kind"] == "Secret" and observed.is_controlled_by(obj, uid):
+            encoded = (obj.get("data") or {}).get(names.ADMIN_TOKEN_KEY, "")
+            return b64decode(encoded).decode(errors="replace").strip()
+    return ""
 
 
 def _digest(manifest: Manifest) -> str:

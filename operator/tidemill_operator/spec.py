@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tidemill_operator import names
+from tidemill_operator.durations import parse_duration
 from tidemill_operator.errors import InvalidSpec
 
 SCHEMES: Final = ("builtin", "file", "sim")
@@ -23,9 +24,6 @@ DEFAULT_DRAIN_TIMEOUT: Final = "5m"
 MODE_AUTO: Final = "Auto"
 MODE_ADVISORY: Final = "Advisory"
 
-_DURATION: Final = re.compile(r"^([0-9]{1,5}(h|m|s|ms)){1,4}$")
-_DURATION_PART: Final = re.compile(r"([0-9]+)(ms|h|m|s)")
-_SECONDS: Final[Mapping[str, float]] = {"h": 3600, "m": 60, "s": 1, "ms": 0.001}
 _PORTION: Final = re.compile(r"^(100|[1-9]?[0-9])%$")
 
 Raw = Mapping[str, Any]
@@ -153,13 +151,6 @@ def revision_of(service: Raw) -> str:
         written["restartedAt"] = restarted_at
     canonical = json.dumps(written, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[: names.REVISION_LENGTH]
-
-
-def parse_duration(path: str, text: object) -> float:
-    """Read a duration such as 1h30m or 500ms as seconds."""
-    if not isinstance(text, str) or not _DURATION.match(text):
-        raise InvalidSpec(path, f"{text!r} is not a duration; write for example 30m, 90s or 1h30m")
-    return sum(int(amount) * _SECONDS[unit] for amount, unit in _DURATION_PART.findall(text))
 
 
 def served_names_of(service: Raw) -> tuple[str, ...]:

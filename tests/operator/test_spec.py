@@ -10,8 +10,9 @@ import yaml
 
 from operator_builders import make_service
 from tidemill_operator import names
+from tidemill_operator.durations import parse_duration
 from tidemill_operator.errors import InvalidSpec
-from tidemill_operator.spec import Portion, parse, parse_duration, revision_of
+from tidemill_operator.spec import Portion, parse, revision_of
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 

@@ -85,7 +85,7 @@ def number(text: str) -> float | None:
 
 def _relevant(text: str, wanted: Collection[str]) -> Iterable[str]:
     """Leave out comments and, cheaply, names that nobody wants."""
-    for line in text.splitlines():
+    for line in text.split("\n"):
         stripped = line.strip()
         if not stripped or stripped.startswith("#"):
             continue
