@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tidemill_operator import spec as spec_module
+from tidemill_operator.autoscaling.policy import ScalingPolicy
 from tidemill_operator.failures import CAPACITY_REASONS, Failure
 from tidemill_operator.observed import LostClaim
-from tidemill_operator.spec import ScalingSpec
+from tidemill_operator.scaling_spec import MODE_ADVISORY
 
 READY: Final = "Ready"
 MODEL_READY: Final = "ModelReady"
@@ -56,7 +56,7 @@ class Situation:
     failure: Failure | None = None
     num_gateways: int = 0
     lost_claims: tuple[LostClaim, ...] = ()
-    scaling: ScalingSpec | None = None
+    scaling: ScalingPolicy | None = None
     has_newer_template: bool = False
     scaling_conditions: tuple[Condition, ...] = ()
 
@@ -185,7 +185,7 @@ def _conflict(lost: Sequence[LostClaim]) -> Condition:
 def _scaling_active(situation: Situation) -> Condition:
     if situation.scaling is None:
         reason, message = "ManualReplicas", "spec.replicas decides; no spec.scaling is given"
-    elif situation.scaling.mode == spec_module.MODE_ADVISORY:
+    elif situation.scaling.mode == MODE_ADVISORY:
         reason, message = "AutoscalerNotIncluded", "this version gives no advice; spec.replicas decides"
     else:
         reason = "AutoscalerNotIncluded"

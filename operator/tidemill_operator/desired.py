@@ -7,9 +7,10 @@ autoscaler looked at, and how replicas are split between revisions.
 from collections.abc import Mapping
 from typing import Any
 
+from tidemill_operator.autoscaling.policy import ScalingPolicy
 from tidemill_operator.observed import Observed
 from tidemill_operator.scaling_view import ScalingView
-from tidemill_operator.spec import ScalingSpec, ServiceSpec
+from tidemill_operator.spec import ServiceSpec
 
 Raw = Mapping[str, Any]
 
@@ -37,5 +38,5 @@ def _held(status: Raw, observed: Observed, *, at_first: int) -> int:
     return sum(deployment.asked_replicas for deployment in observed.deployments)
 
 
-def _within(bounds: ScalingSpec, wanted: int) -> int:
+def _within(bounds: ScalingPolicy, wanted: int) -> int:
     return min(bounds.max_replicas, max(bounds.min_replicas, wanted))

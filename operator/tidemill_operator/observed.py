@@ -38,7 +38,6 @@ class PodView:
     uid: str = ""
     ip: str = ""
     created_at: str = ""
-    is_routable: bool = True
     is_ready: bool = False
     is_terminating: bool = False
     is_scheduled: bool = True
@@ -214,7 +213,6 @@ def pod_view(obj: Raw) -> PodView:
         uid=metadata.get("uid", ""),
         ip=status.get("podIP") or "",
         created_at=metadata.get("creationTimestamp") or "",
-        is_routable=(metadata.get("labels") or _EMPTY).get(names.LABEL_ROUTABLE) != names.ROUTABLE_NO,
         is_ready=ready.get("status") == "True",
         is_terminating=bool(metadata.get("deletionTimestamp")),
         is_scheduled=bool((obj.get("spec") or _EMPTY).get("nodeName")),

@@ -122,7 +122,8 @@ def _parse_rules(path: str, raw: Raw) -> ScalingRules:
 
 
 def _parse_pace(path: str, raw: Raw) -> PacePolicy:
-    kind, value, period = raw.get("type"), raw.get("value"), raw.get("periodSeconds")
+    kind: Any = raw.get("type")
+    value, period = raw.get("value"), raw.get("periodSeconds")
     if kind not in get_args(_KINDS):
         raise InvalidSpec(path, f"type is {kind!r}; write Pods or Percent")
     if not isinstance(value, int) or not isinstance(period, int) or value < 1 or period < 1:

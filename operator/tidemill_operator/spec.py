@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tidemill_operator import names
+from tidemill_operator.autoscaling.policy import ScalingPolicy
 from tidemill_operator.durations import parse_duration
 from tidemill_operator.errors import InvalidSpec
+from tidemill_operator.scaling_spec import MODE_AUTO, parse_scaling
 
 SCHEMES: Final = ("builtin", "file", "sim")
 SCHEMES_LATER: Final = ("hf", "pvc", "oci", "s3", "gs")
 DEFAULT_LOAD_TIMEOUT: Final = "30m"
 DEFAULT_DRAIN_TIMEOUT: Final = "5m"
-MODE_AUTO: Final = "Auto"
-MODE_ADVISORY: Final = "Advisory"
 
 _PORTION: Final = re.compile(r"^(100|[1-9]?[0-9])%$")
 
@@ -72,15 +72,6 @@ class EngineSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScalingSpec:
-    """The bounds within which an autoscaler may decide."""
-
-    mode: str
-    min_replicas: int
-    max_replicas: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class IngressSpec:
     """How the service is reached from outside."""
 
@@ -106,7 +97,7 @@ class ServiceSpec:
     engine: EngineSpec = field(default_factory=EngineSpec)
     resources: Raw = field(default_factory=dict)
     replicas: int | None = None
-    scaling: ScalingSpec | None = None
+    scaling: ScalingPolicy | None = None
     ingress: IngressSpec | None = None
     rollout: RolloutSpec = field(default_factory=RolloutSpec)
     drain_timeout_seconds: int = 300
@@ -126,7 +117,7 @@ def parse(service: Raw) -> ServiceSpec:
         engine=_parse_engine(raw.get("engine") or {}),
         resources=raw.get("resources") or {},
         replicas=raw.get("replicas"),
-        scaling=_parse_scaling(raw.get("scaling")),
+        scaling=parse_scaling(raw.get("scaling")),
         ingress=_parse_ingress((raw.get("routing") or {}).get("ingress")),
         rollout=_parse_rollout(raw.get("rollout") or {}),
         drain_timeout_seconds=_whole_seconds(
@@ -198,19 +189,6 @@ def _parse_engine(raw: Raw) -> EngineSpec:
         max_num_batched_tokens=raw.get("maxNumBatchedTokens"),
         block_size=(raw.get("kvCache") or {}).get("blockSize"),
     )
-
-
-def _parse_scaling(raw: Raw | None) -> ScalingSpec | None:
-    if raw is None:
-        return None
-    low, high = raw.get("minReplicas", 1), raw.get("maxReplicas")
-    if not isinstance(high, int):
-        raise InvalidSpec("spec.scaling.maxReplicas", "is required")
-    if low < 1:
-        raise InvalidSpec("spec.scaling.minReplicas", f"is {low}; it must be at least 1 in this version")
-    if low > high:
-        raise InvalidSpec("spec.scaling.minReplicas", f"is {low}, which is greater than maxReplicas {high}")
-    return ScalingSpec(mode=raw.get("mode", MODE_AUTO), min_replicas=low, max_replicas=high)
 
 
 def _parse_ingress(raw: Raw | None) -> IngressSpec | None:

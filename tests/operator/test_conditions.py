@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from operator_builders import NOW
+from tidemill_operator.autoscaling.policy import ScalingPolicy
 from tidemill_operator.conditions import Condition, Situation, evaluate, merge
 from tidemill_operator.failures import Failure
 from tidemill_operator.observed import LostClaim
-from tidemill_operator.spec import ScalingSpec
 
 CRASH = Failure(reason="ModelLoadFailed", message="no such file", pod="chat-0")
 NO_GPU = Failure(reason="InsufficientGPU", message="Insufficient nvidia.com/gpu", stalls=False, pod="chat-1")
@@ -172,7 +172,7 @@ TABLE: dict[str, tuple[Situation, dict[str, tuple[bool, str] | None]]] = {
         },
     ),
     "scaling asks for the autoscaler that is not there yet": (
-        situation(scaling=ScalingSpec(mode="Auto", min_replicas=2, max_replicas=4)),
+        situation(scaling=ScalingPolicy(mode="Auto", min_replicas=2, max_replicas=4)),
         {"ScalingActive": (False, "AutoscalerNotIncluded")},
     ),
     "the operator would make pods differently now": (

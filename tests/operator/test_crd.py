@@ -40,6 +40,7 @@ def dry_run(crds: TestCluster, service: Object) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
+SCHEDULE: Object = {"name": "day", "cron": "0 8 * * 1-5", "duration": "10h", "minReplicas": 2}
 REFUSED: dict[str, tuple[Object, str]] = {
     "a name that is too long": (make(name="n" * 41), "at most 40 characters"),
     "a name that no Service may have": (make(name="9lives"), "must begin with a letter"),
@@ -102,7 +103,37 @@ REFUSED: dict[str, tuple[Object, str]] = {
         make({"replicas": None, "scaling": {}}),
         "maxReplicas: Required value",
     ),
-    "zero replicas at least": (make(auto(minReplicas=0)), "greater than or equal to 1"),
+    "fewer replicas at least than none": (make(auto(minReplicas=-1)), "greater than or equal to 0"),
+    "zero replicas at least and nothing about zero": (
+        make(auto(minReplicas=0)),
+        "write minReplicas 0 beside scaleToZero, or remove scaleToZero",
+    ),
+    "zero with a replica at least": (make(auto(minReplicas=1, scaleToZero={})), "write minReplicas 0 beside"),
+    "zero in Advisory": (
+        make({"scaling": {"maxReplicas": 4, "mode": "Advisory", "minReplicas": 0, "scaleToZero": {}}}),
+        "nothing would wake the service again",
+    ),
+    "an idle time of nothing": (
+        make(auto(minReplicas=0, scaleToZero={"idleAfter": "0s"})),
+        "idleAfter must be between 1s and 168h",
+    ),
+    "figures that are always stale": (
+        make(auto(metrics={"interval": "30s"})),
+        "must not be shorter than spec.scaling.metrics.interval",
+    ),
+    "a schedule beyond the most": (
+        make(auto(schedules=[{**SCHEDULE, "minReplicas": 5}])),
+        "spec.scaling.schedules[].minReplicas must not be greater",
+    ),
+    "a schedule twice": (make(auto(schedules=[SCHEDULE, SCHEDULE])), "Duplicate value"),
+    "a cron expression of four fields": (
+        make(auto(schedules=[{**SCHEDULE, "cron": "0 8 * 1-5"}])),
+        "five fields with one space between them",
+    ),
+    "an unknown policy": (
+        make(auto(behavior={"scaleUp": {"policies": [{"type": "Nodes", "value": 1, "periodSeconds": 5}]}})),
+        'supported values: "Pods", "Percent"',
+    ),
     "an unknown mode": (make(auto(mode="Manual")), 'supported values: "Auto", "Advisory"'),
     "a latency objective of nothing": (make(auto(slo={"timeToFirstToken": "0ms"})), "longer than zero"),
     "a percentage above all": (
