@@ -6,15 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill_operator.autoscaling.model import HistoryEntry, Learned, ScalingState
-from tidemill_operator.autoscaling.state_json import from_json, to_json
+from tidemill_operator.autoscaling.state_json import MAX_MOMENTS, from_json, thinned, to_json
 
 TIMES = st.integers(0, 4_000_000_000_000).map(lambda ms: ms / 1000)
+WHOLE = st.none() | st.integers(0, 10**7).map(float)
 STATES = st.builds(
     ScalingState,
     learned=st.builds(
         Learned,
         startup_seconds=st.none() | st.integers(0, 10**7).map(lambda x: x / 1000),
-        concurrency=st.none() | st.integers(0, 10**7).map(lambda x: x / 1000),
+        prefill_tokens_per_second=WHOLE,
+        concurrency=WHOLE,
+        cached_share=st.none() | st.integers(0, 100).map(lambda x: x / 100),
     ),
     history=st.lists(
         st.builds(
@@ -27,7 +30,7 @@ STATES = st.builds(
         ),
         max_size=5,
     ).map(tuple),
-    wanted=st.lists(st.tuples(TIMES, st.integers(0, 99)), max_size=5).map(tuple),
+    wanted=st.lists(st.tuples(TIMES, st.integers(0, 99)), max_size=5).map(thinned),
     changes=st.lists(st.tuples(TIMES, st.integers(-99, 99)), max_size=5).map(tuple),
     last_scale_time=st.none() | TIMES,
     last_request_time=st.none() | TIMES,
@@ -40,13 +43,46 @@ def test_a_state_that_went_through_status_is_the_same(state: ScalingState) -> No
 
 
 def test_status_holds_no_floats_since_the_api_has_none() -> None:
-    state = ScalingState(learned=Learned(startup_seconds=61.25), last_scale_time=1.5)
+    state = ScalingState(learned=Learned(startup_seconds=61.25), last_scale_time=1.0)
     assert "." not in json.dumps(to_json(state))
 
 
 @pytest.mark.parametrize(
     "plain",
-    [None, {}, [], {"learned": 3}, {"history": [None, {"at": "x"}], "wanted": [[1]], "lastScaleTime": True}],
+    [
+        None,
+        {},
+        [],
+        {"learned": 3},
+        {"history": [None, {"time": "x"}], "recommendations": [[1]], "lastScaleTime": True},
+    ],
 )
 def test_a_lost_or_foreign_status_reads_as_nothing_known(plain: Any) -> None:
     assert from_json(plain) == ScalingState()
+
+
+def test_times_that_people_read_are_written_as_the_api_writes_them() -> None:
+    plain = to_json(ScalingState(last_scale_time=1_796_000_000.0, last_request_time=1_796_000_000.25))
+    assert (plain["lastScaleTime"], plain["lastRequestTime"]) == (
+        "2026-11-30T00:53:20Z",
+        "2026-11-30T00:53:20.250Z",
+    )
+
+
+@given(numbers=st.lists(st.integers(0, 3), max_size=60), since=st.integers(0, 60))
+def test_thinning_changes_no_windows_extremes(numbers: list[int], since: int) -> None:
+    moments = tuple((float(at), number) for at, number in enumerate(numbers))
+    inside = {number for at, number in moments if at >= since}
+    kept = {number for at, number in thinned(moments) if at >= since}
+    assert (max(kept, default=None), min(kept, default=None)) == (
+        max(inside, default=None),
+        min(inside, default=None),
+    )
+
+
+def test_a_restless_hour_of_recommendations_stays_small() -> None:
+    wanted = tuple((1_796_000_000.0 + 5 * n, n % 7) for n in range(720))
+    plain = to_json(ScalingState(wanted=wanted))
+    assert len(plain["recommendations"]) == MAX_MOMENTS
+    assert plain["recommendations"][-1][0] == round(wanted[-1][0] * 1000)
+    assert len(json.dumps(plain)) < 2000

@@ -1,58 +1,105 @@
-"""`ScalingState` as `status.scaling` holds it, and back. What cannot be read is left out.
+"""`ScalingState` as `status.scaling` holds it, and back. What cannot be read is left out and learned again.
 
-The API has no floats, so times are whole milliseconds and the learned figures whole thousandths.
+The API has no floats: learned figures are whole numbers of the unit that the field names. Times that people
+read are RFC 3339; those of the windows are whole milliseconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
 
 from tidemill_operator.autoscaling.decision import HistoryEntry, Learned, ScalingState
 
-MAX_HISTORY = 5
-MAX_MESSAGE_CHARS = 256
-_THOUSAND = 1000
+MAX_HISTORY: Final = 5
+MAX_MESSAGE_CHARS: Final = 160
+MAX_MOMENTS: Final = 64
+"""Of the windows' moments the newest are kept: status must stay small."""
+STATE_FIELDS: Final = frozenset(
+    {"learned", "history", "recommendations", "changes", "lastScaleTime", "lastRequestTime"}
+)
+
+_LEARNED: Final[Mapping[str, tuple[str, float]]] = {
+    "startup_seconds": ("startupMilliseconds", 1000.0),
+    "prefill_tokens_per_second": ("prefillTokensPerSecond", 1.0),
+    "decode_tokens_per_second": ("decodeTokensPerSecond", 1.0),
+    "concurrency": ("concurrency", 1.0),
+    "prompt_tokens_per_request": ("promptTokensPerRequest", 1.0),
+    "output_tokens_per_request": ("outputTokensPerRequest", 1.0),
+    "cached_share": ("cachedPercent", 100.0),
+}
+_THOUSAND: Final = 1000
 
 
 def to_json(state: ScalingState) -> dict[str, Any]:
     """Return the part of a state that outlives the process: whole numbers, strings, lists and maps."""
-    plain: dict[str, Any] = {
-        "learned": {
-            _camel(field.name): round(value * _THOUSAND)
-            for field in fields(Learned)
-            if (value := getattr(state.learned, field.name)) is not None
-        },
-        "history": [_entry_json(entry) for entry in state.history[:MAX_HISTORY]],
-        "wanted": [[round(at * _THOUSAND), replicas] for at, replicas in state.wanted],
-        "changes": [[round(at * _THOUSAND), change] for at, change in state.changes],
+    learned = {
+        name: round(value * factor)
+        for field, (name, factor) in _LEARNED.items()
+        if (value := getattr(state.learned, field)) is not None
     }
-    for name in ("last_scale_time", "last_request_time"):
-        value = getattr(state, name)
-        if value is not None:
-            plain[_camel(name)] = round(value * _THOUSAND)
+    plain: dict[str, Any] = {
+        "learned": learned,
+        "history": [_entry_json(entry) for entry in state.history[:MAX_HISTORY]],
+        "recommendations": _moments_json(thinned(state.wanted)),
+        "changes": _moments_json(state.changes),
+    }
+    plain = {name: value for name, value in plain.items() if value}
+    for name, at in (("lastScaleTime", state.last_scale_time), ("lastRequestTime", state.last_request_time)):
+        if at is not None:
+            plain[name] = time_text(at)
     return plain
 
 
 def from_json(plain: Mapping[str, Any] | None) -> ScalingState:
-    """Return the state that was written; fields missing or of another shape were never known."""
+    """Return the state that was written; what is missing or of another shape is as if never known."""
     plain = plain if isinstance(plain, Mapping) else {}
     learned = plain.get("learned")
     known = learned if isinstance(learned, Mapping) else {}
+    figures = {field: _number(known.get(name), factor) for field, (name, factor) in _LEARNED.items()}
     return ScalingState(
-        learned=Learned(**{field.name: _number(known.get(_camel(field.name))) for field in fields(Learned)}),
+        learned=Learned(**figures),
         history=tuple(entry for raw in _list(plain.get("history")) if (entry := _entry(raw)) is not None),
-        wanted=_pairs(plain.get("wanted")),
+        wanted=_pairs(plain.get("recommendations")),
         changes=_pairs(plain.get("changes")),
-        last_scale_time=_number(plain.get("lastScaleTime")),
-        last_request_time=_number(plain.get("lastRequestTime")),
+        last_scale_time=unix_time(plain.get("lastScaleTime")),
+        last_request_time=unix_time(plain.get("lastRequestTime")),
     )
+
+
+def thinned(moments: Iterable[tuple[float, int]]) -> tuple[tuple[float, int], ...]:
+    """Keep of each run of equal numbers its first and last moment: windows see the same in it."""
+    kept: list[tuple[float, int]] = []
+    for moment in moments:
+        if len(kept) >= 2 and kept[-1][1] == kept[-2][1] == moment[1]:
+            kept[-1] = moment
+        else:
+            kept.append(moment)
+    return tuple(kept)
+
+
+def time_text(at: float) -> str:
+    """Write unix seconds as the API writes times, with milliseconds where there are any."""
+    milliseconds = round(at * _THOUSAND)
+    whole = datetime.fromtimestamp(milliseconds // _THOUSAND, tz=UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    rest = milliseconds % _THOUSAND
+    return f"{whole}.{rest:03d}Z" if rest else f"{whole}Z"
+
+
+def unix_time(text: object) -> float | None:
+    """Read a time of the API as unix seconds; None for what is none."""
+    if not isinstance(text, str):
+        return None
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return None
 
 
 def _entry_json(entry: HistoryEntry) -> dict[str, Any]:
     return {
-        "at": round(entry.at * _THOUSAND),
+        "time": time_text(entry.at),
         "from": entry.from_replicas,
         "to": entry.to_replicas,
         "reason": entry.reason,
@@ -63,7 +110,7 @@ def _entry_json(entry: HistoryEntry) -> dict[str, Any]:
 def _entry(raw: Any) -> HistoryEntry | None:
     if not isinstance(raw, Mapping):
         return None
-    at, from_replicas, to_replicas = (_number(raw.get("at")), raw.get("from"), raw.get("to"))
+    at, from_replicas, to_replicas = (unix_time(raw.get("time")), raw.get("from"), raw.get("to"))
     if at is None or not isinstance(from_replicas, int) or not isinstance(to_replicas, int):
         return None
     return HistoryEntry(
@@ -75,6 +122,10 @@ def _entry(raw: Any) -> HistoryEntry | None:
     )
 
 
+def _moments_json(moments: tuple[tuple[float, int], ...]) -> list[list[int]]:
+    return [[round(at * _THOUSAND), number] for at, number in moments[-MAX_MOMENTS:]]
+
+
 def _pairs(raw: Any) -> tuple[tuple[float, int], ...]:
     """Read pairs of (milliseconds, count)."""
     good = [
@@ -83,7 +134,7 @@ def _pairs(raw: Any) -> tuple[tuple[float, int], ...]:
         if isinstance(pair, list | tuple)
         and len(pair) == 2
         and isinstance(pair[1], int)
-        and (at := _number(pair[0])) is not None
+        and (at := _number(pair[0], _THOUSAND)) is not None
     ]
     return tuple(good)
 
@@ -92,11 +143,6 @@ def _list(raw: Any) -> list[Any]:
     return list(raw) if isinstance(raw, list | tuple) else []
 
 
-def _number(raw: Any) -> float | None:
-    """Read thousandths; a boolean is no number."""
-    return raw / _THOUSAND if isinstance(raw, int | float) and not isinstance(raw, bool) else None
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(part.capitalize() for part in rest)
+def _number(raw: Any, factor: float) -> float | None:
+    """Read a whole number of so many parts of a unit; a boolean is no number."""
+    return raw / factor if isinstance(raw, int | float) and not isinstance(raw, bool) else None
