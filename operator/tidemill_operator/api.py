@@ -7,7 +7,7 @@ InferenceService is: whoever calls decides what to read and write.
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
@@ -20,7 +20,7 @@ from kubernetes.aio.config.config_exception import ConfigException
 from kubernetes.aio.config.incluster_config import load_incluster_config
 from kubernetes.aio.config.kube_config import load_kube_config
 
-from tidemill_operator import names
+from tidemill_operator import metrics, names
 from tidemill_operator.errors import ApiError, OperatorError
 
 logger = logging.getLogger(__name__)
@@ -29,6 +29,11 @@ Object = dict[str, Any]
 
 REQUEST_TIMEOUT_SECONDS: Final = 20.0
 PAGE_SIZE: Final = 500
+CONNECT_SECONDS: Final = 10.0
+WATCH_SECONDS: Final = 300
+# Bookmarks come every minute; a connection that is silent for longer is dead.
+MAX_SILENCE_SECONDS: Final = 120.0
+_METADATA_ONLY: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _APPLY: Final = "application/apply-patch+yaml"
 _PLACES: Final[Mapping[str, tuple[str, str]]] = {
     "Pod": ("/api/v1", "pods"),
@@ -60,9 +65,11 @@ class Place:
         return f"{collection_path(self.kind, self.namespace)}/{quote(self.name, safe='')}"
 
 
-def collection_path(kind: str, namespace: str) -> str:
-    """Give the path of all objects of a kind in a namespace."""
+def collection_path(kind: str, namespace: str | None) -> str:
+    """Give the path of all objects of a kind in a namespace, or in all."""
     prefix, plural = _PLACES[kind]
+    if namespace is None:
+        return f"{prefix}/{plural}"
     return f"{prefix}/namespaces/{quote(namespace, safe='')}/{plural}"
 
 
@@ -78,6 +85,8 @@ async def load_configuration() -> Configuration:
             load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
     except ConfigException as error:
         raise OperatorError(f"cannot tell how to reach the Kubernetes API: {error}") from error
+    # Each watch holds a connection; the work queue bounds all other requests.
+    configuration.connection_pool_maxsize = 0
     return configuration
 
 
@@ -100,9 +109,23 @@ class Api:
                 return None
             raise
 
+    async def get_metadata(self, place: Place) -> Object | None:
+        """Read one object's metadata and nothing that it holds; None when there is none."""
+        try:
+            return await self._request("GET", place.path, accept=_METADATA_ONLY)
+        except ApiError as error:
+            if error.is_not_found:
+                return None
+            raise
+
     async def list(self, kind: str, namespace: str, labels: Mapping[str, str] | str) -> list[Object]:
-        """Read all objects of a kind in a namespace that carry the labels, page by page."""
+        """Read all objects of a kind in a namespace that carry the labels."""
         selector = labels if isinstance(labels, str) else names.selector_string(dict(labels))
+        items, _ = await self.list_all(kind, namespace, selector)
+        return items
+
+    async def list_all(self, kind: str, namespace: str | None, selector: str) -> tuple[list[Object], str]:
+        """Read all objects of a kind that a selector chooses, page by page, and the version of the list."""
         query = {"labelSelector": selector, "limit": str(PAGE_SIZE)}
         items: list[Object] = []
         while True:
@@ -110,8 +133,39 @@ class Api:
             items.extend(answer["items"])
             following = answer["metadata"].get("continue")
             if not following:
-                return items
+                return items, str(answer["metadata"]["resourceVersion"])
             query["continue"] = following
+
+    async def watch(
+        self, kind: str, namespace: str | None, selector: str, version: str
+    ) -> AsyncGenerator[Object, None]:
+        """Read changes since a version until the server ends the watch; a cut connection is an ApiError."""
+        query = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "labelSelector": selector,
+            "resourceVersion": version,
+            "timeoutSeconds": str(WATCH_SECONDS),
+        }
+        path = collection_path(kind, namespace)
+        patience = aiohttp.ClientTimeout(
+            total=None, sock_connect=CONNECT_SECONDS, sock_read=MAX_SILENCE_SECONDS
+        )
+        headers = {"Accept": "application/json"}
+        try:
+            serialized = await self._client.param_serialize(
+                "GET", path, query_params=list(query.items()), header_params=headers,
+                auth_settings=["BearerToken"],
+            )  # fmt: skip
+            answer = await self._client.call_api(*serialized, _request_timeout=patience)
+            async with answer.response as response:
+                metrics.API_REQUESTS.labels("WATCH", kind, str(response.status)).inc()
+                if response.status != 200:
+                    _decode(response.status, await response.read(), f"WATCH {path}")
+                async for line in response.content:
+                    yield _decode_event(line, path)
+        except (TimeoutError, aiohttp.ClientError, ApiException, OSError) as error:
+            raise _no_answer(f"WATCH {path}", error) from error
 
     async def apply(self, manifest: Object) -> Object:
         """Server-side apply one object as the operator, taking over fields that others wrote."""
@@ -155,9 +209,10 @@ class Api:
         query: Mapping[str, str] | None = None,
         body: Object | None = None,
         content_type: str = "application/json",
+        accept: str = "application/json",
     ) -> Object:
         request = f"{method} {path}"
-        headers = {"Accept": "application/json", "Content-Type": content_type}
+        headers = {"Accept": accept, "Content-Type": content_type}
         try:
             serialized = await self._client.param_serialize(
                 method,
@@ -170,9 +225,9 @@ class Api:
             answer = await self._client.call_api(*serialized, _request_timeout=REQUEST_TIMEOUT_SECONDS)
             content = await answer.read()  # type: ignore[no-untyped-call]
         except (TimeoutError, aiohttp.ClientError, ApiException, OSError) as error:
-            raise ApiError(
-                status=0, reason="NoAnswer", message=f"{type(error).__name__}: {error}", request=request
-            ) from error
+            metrics.API_REQUESTS.labels(method, _kind_in(path), "0").inc()
+            raise _no_answer(request, error) from error
+        metrics.API_REQUESTS.labels(method, _kind_in(path), str(answer.status)).inc()
         return _decode(answer.status, content, request)
 
 
@@ -183,6 +238,27 @@ def _place_of(manifest: Object) -> Place:
 
 def _apply_query() -> dict[str, str]:
     return {"fieldManager": names.FIELD_MANAGER, "force": "true", "fieldValidation": "Strict"}
+
+
+def _kind_in(path: str) -> str:
+    """Name the kind that a path is about, for a metric."""
+    parts = set(path.split("/"))
+    return next((kind for kind, (_, plural) in _PLACES.items() if plural in parts), "other")
+
+
+def _no_answer(request: str, error: Exception) -> ApiError:
+    return ApiError(status=0, reason="NoAnswer", message=f"{type(error).__name__}: {error}", request=request)
+
+
+def _decode_event(line: bytes, path: str) -> Object:
+    try:
+        event = json.loads(line)
+        if isinstance(event["type"], str) and isinstance(event["object"], dict):
+            return dict(event)
+    except (ValueError, KeyError, TypeError):
+        pass
+    message = f"an event that cannot be read: {line[:200]!r}"
+    raise ApiError(status=0, reason="BadEvent", message=message, request=f"WATCH {path}")
 
 
 def _decode(status: int, content: bytes, request: str) -> Object:

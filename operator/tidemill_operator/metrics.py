@@ -27,3 +27,24 @@ QUEUE_KEYS: Final = Gauge(
 IS_LEADER: Final = Gauge(
     "tidemill_operator_is_leader", "1 while this process holds the lease and acts", registry=REGISTRY
 )
+API_REQUESTS: Final = Counter(
+    "tidemill_operator_api_requests",
+    "Requests to the Kubernetes API by verb, kind and status code; 0 when there was no answer",
+    labelnames=("verb", "kind", "code"),
+    registry=REGISTRY,
+)
+WATCH_RESTARTS: Final = Counter(
+    "tidemill_operator_watch_restarts",
+    "Watches that ended and began anew, by what they watch and why they ended",
+    labelnames=("shelf", "reason"),
+    registry=REGISTRY,
+)
+CACHED_OBJECTS: Final = Gauge(
+    "tidemill_operator_cached_objects", "Objects that the watches keep in memory", registry=REGISTRY
+)
+EVENTS: Final = Counter(
+    "tidemill_operator_events",
+    "Events written about InferenceServices, by type",
+    labelnames=("type",),
+    registry=REGISTRY,
+)
