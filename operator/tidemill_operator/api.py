@@ -34,6 +34,7 @@ WATCH_SECONDS: Final = 300
 # Bookmarks come every minute; a connection that is silent for longer is dead.
 MAX_SILENCE_SECONDS: Final = 120.0
 _METADATA_ONLY: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+_MERGE: Final = "application/merge-patch+json"
 _APPLY: Final = "application/apply-patch+yaml"
 _PLACES: Final[Mapping[str, tuple[str, str]]] = {
     "Pod": ("/api/v1", "pods"),
@@ -118,11 +119,15 @@ class Api:
                 return None
             raise
 
-    async def list(self, kind: str, namespace: str, labels: Mapping[str, str] | str) -> list[Object]:
-        """Read all objects of a kind in a namespace that carry the labels."""
-        selector = labels if isinstance(labels, str) else names.selector_string(dict(labels))
-        items, _ = await self.list_all(kind, namespace, selector)
-        return items
+    async def is_served(self, api_version: str, plural: str) -> bool:
+        """Tell whether the API server knows a resource."""
+        try:
+            answer = await self._request("GET", f"/apis/{api_version}")
+        except ApiError as error:
+            if error.is_not_found:
+                return False
+            raise
+        return any(resource.get("name") == plural for resource in answer.get("resources") or ())
 
     async def list_all(self, kind: str, namespace: str | None, selector: str) -> tuple[list[Object], str]:
         """Read all objects of a kind that a selector chooses, page by page, and the version of the list."""
@@ -133,7 +138,7 @@ class Api:
             items.extend(answer["items"])
             following = answer["metadata"].get("continue")
             if not following:
-                return items, str(answer["metadata"]["resourceVersion"])
+                return items, str(answer["metadata"].get("resourceVersion", ""))
             query["continue"] = following
 
     async def watch(
@@ -186,6 +191,10 @@ class Api:
     async def replace(self, manifest: Object) -> Object:
         """Replace one object at the resourceVersion that it carries; 409 when it has moved on."""
         return await self._request("PUT", _place_of(manifest).path, body=manifest)
+
+    async def merge(self, place: Place, patch: Object) -> Object:
+        """Merge fields into one object that exists."""
+        return await self._request("PATCH", place.path, body=patch, content_type=_MERGE)
 
     async def delete(self, place: Place, preconditions: Mapping[str, str]) -> None:
         """Delete exactly the object that was seen; one that is gone or has changed is left alone."""

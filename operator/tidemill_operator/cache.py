@@ -1,10 +1,10 @@
 """What the watches have shown of everything but the InferenceServices, in memory.
 
-Pure. Knows objects by shelf, namespace and name, by the service whose label they bear, and which of two copies
-is newer. Refuses to know where objects come from and what they mean.
+Pure. Knows objects by shelf, namespace and name, by the service whose label they bear, and which of two
+copies is newer. Refuses to know where objects come from and what they mean.
 
-A copy may be a little old. Nothing that is decided here relies on it being fresh: writes are applied to a
-named object or carry the version or UID that was seen, what was just written is put in at once, and a name that
+A copy may be a little old. Nothing that is decided relies on it being fresh: writes are applied to a named
+object or carry the version or UID that was seen, what was just written is put in at once, and a name that
 looks free is looked up in the API before it is taken.
 """
 

@@ -29,6 +29,7 @@ class Claims:
 
     def __init__(self) -> None:
         self._claims: dict[Key, Claim] = {}
+        self._released: dict[Key, str] = {}
 
     def record(self, service: Mapping[str, Any]) -> set[Key]:
         """Record a service's claim; return the other services that its change concerns."""
@@ -39,15 +40,22 @@ class Claims:
             wanted=_wanted_by(service),
         )
         before = self._claims.get(claim.key)
-        if before == claim:
+        if before == claim or self._released.get(claim.key) == metadata["uid"]:
             return set()
         self._claims[claim.key] = claim
         return self._rivals(claim) | (self._rivals(before) if before else set())
 
     def drop(self, key: Key) -> set[Key]:
         """Forget a service; return the others that claimed the same."""
+        self._released.pop(key, None)
         before = self._claims.pop(key, None)
         return self._rivals(before) if before else set()
+
+    def release(self, key: Key, uid: str) -> set[Key]:
+        """Give up all that a service claims, for good, while it is still there; return its rivals."""
+        rivals = self.drop(key)
+        self._released[key] = uid
+        return rivals
 
     def lost(self, key: Key) -> tuple[LostClaim, ...]:
         """Give what a service wants and an older one has, in a stable order."""

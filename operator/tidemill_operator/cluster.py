@@ -10,16 +10,15 @@ operator's own namespace, all others are cluster-wide or, with --watch-namespace
     serving.tidemill.dev   inferenceservices/status       get patch
     serving.tidemill.dev   inferenceservices/finalizers   update   (ownerReferences with blockOwnerDeletion)
     apps                   deployments                    get list watch create patch delete
-    apps                   controllerrevisions            get list create patch delete
-    apps                   replicasets                    list
+    apps                   controllerrevisions            get list watch create patch delete
+    apps                   replicasets                    list watch
     ""                     pods                           get list watch   (gateway pods, too)
     ""                     services                       get list watch create patch delete
     ""                     secrets                        get create
-    ""                     events                         create
+    ""                     events                         get create patch
     discovery.k8s.io       endpointslices                 get list watch create patch delete
     networking.k8s.io      ingresses                      get list watch create patch delete
     policy                 poddisruptionbudgets           get list watch create patch delete
-    apiextensions.k8s.io   customresourcedefinitions      list watch   (kopf waits for the CRD to appear)
     coordination.k8s.io    leases                         get create update   (operator's namespace)
 """
 
@@ -35,10 +34,11 @@ from typing import Any, Final
 
 from tidemill_operator import names, observed
 from tidemill_operator.api import Api, Object, Place
+from tidemill_operator.cache import GATEWAYS, Cache
 from tidemill_operator.errors import ApiError
 from tidemill_operator.keys import Key
 from tidemill_operator.manifests import Manifest
-from tidemill_operator.observed import Observed
+from tidemill_operator.observed import ChildView, Observed
 from tidemill_operator.plan import Delete, Plan
 
 logger = logging.getLogger(__name__)
@@ -47,13 +47,9 @@ TOKEN_BYTES: Final = 32
 
 ObjectKey = tuple[str, str]
 
-
-@dataclass(frozen=True, kw_only=True)
-class ClusterSettings:
-    """Where the operator runs and how it finds the gateway pods."""
-
-    operator_namespace: str
-    gateway_selector: str = names.DEFAULT_GATEWAY_SELECTOR
+# A name that ends in a revision's hash is nobody else's, unless it bears our label too; whether there is a
+# Secret was asked of the API itself.
+_NOT_LOOKED_UP: Final = frozenset({"Deployment", "ControllerRevision", "Secret"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,12 +62,13 @@ class Reading:
 
 
 class Cluster:
-    """Reads the world of one service, and carries out a plan."""
+    """Gives the world of one service, and carries out a plan."""
 
-    def __init__(self, api: Api, settings: ClusterSettings) -> None:
+    def __init__(self, api: Api, cache: Cache) -> None:
         self._api = api
-        self._settings = settings
+        self._cache = cache
         self._written: dict[Key, dict[ObjectKey, tuple[str, str]]] = {}
+        self._secrets: dict[Key, Object] = {}
 
     async def read_service(self, key: Key) -> Object | None:
         """Read the InferenceService itself; None when it is gone."""
@@ -80,30 +77,38 @@ class Cluster:
     def forget(self, key: Key) -> None:
         """Drop what was remembered about a service that is gone."""
         self._written.pop(key, None)
+        self._secrets.pop(key, None)
+
+    @property
+    def secrets(self) -> Mapping[Key, Object]:
+        """Give the admin Secrets that were seen."""
+        return self._secrets
+
+    def forget_secret(self, key: Key) -> None:
+        """Look at a service's Secret again in its next run."""
+        self._secrets.pop(key, None)
 
     async def observe(self, service: Object) -> Reading:
-        """Read everything around a service; only what it owns counts."""
+        """Give everything around a service as the watches have shown it; only what it owns counts."""
         metadata = service["metadata"]
         namespace, name, uid = metadata["namespace"], metadata["name"], metadata["uid"]
-        labels = {names.LABEL_SERVICE: name}
-        lists = asyncio.gather(
-            self._api.list("Deployment", namespace, labels),
-            self._api.list("ReplicaSet", namespace, labels),
-            self._api.list("Pod", namespace, labels),
-            self._api.list("ControllerRevision", namespace, labels),
-            self._api.list("Pod", self._settings.operator_namespace, self._settings.gateway_selector),
+        deployments, replica_sets, pods, revisions = (
+            self._cache.of_service(kind, namespace, name)
+            for kind in ("Deployment", "ReplicaSet", "Pod", "ControllerRevision")
         )
-        places = [Place(kind=kind, namespace=namespace, name=child) for kind, child in single_children(name)]
-        singles = asyncio.gather(*(self._get_typed(place) for place in places))
-        (deployments, replica_sets, pods, revisions, gateways), maybe = await asyncio.gather(lists, singles)
         own_deployments = observed.owned(deployments, [uid])
         own_sets = observed.owned(replica_sets, _uids(own_deployments))
         own_pods = observed.owned(pods, _uids(own_sets))
         own_revisions = observed.owned(revisions, [uid])
-        found = [obj for obj in maybe if obj is not None]
-        typed_deployments = _typed("Deployment", own_deployments)
-        every = [*found, *_typed("ControllerRevision", revisions), *_typed("Deployment", deployments)]
-        children = [observed.child_view(obj, service) for obj in every]
+        found = [
+            obj
+            for kind, child in single_children(name)
+            if (obj := self._cache.find(kind, namespace, child)) is not None
+        ]
+        secret = await self._secret(service)
+        found += [] if secret is None else [secret]
+        children = [observed.child_view(obj, service) for obj in (*found, *revisions, *deployments)]
+        gateways = self._cache.all(GATEWAYS)
         return Reading(
             observed=Observed(
                 deployments=tuple(observed.deployment_view(d) for d in own_deployments),
@@ -113,9 +118,23 @@ class Cluster:
                 children=tuple(children),
                 gateways=tuple(v for p in gateways if (v := observed.gateway_view(p)) is not None),
             ),
-            versions=_versions([*typed_deployments, *found]),
+            versions=_versions((*own_deployments, *found)),
             admin_token=_admin_token(found, uid),
         )
+
+    async def look_up(
+        self, service: Object, plan: Plan, versions: Mapping[ObjectKey, str]
+    ) -> list[ChildView]:
+        """Ask the API for objects that are about to be made and bear names that a person may have given.
+
+        The watches show only what bears our label.
+        """
+        namespace = service["metadata"]["namespace"]
+        wanted = [(m["kind"], m["metadata"]["name"]) for m in (*plan.secrets, *plan.applies)]
+        unseen = [key for key in wanted if key not in versions and key[0] not in _NOT_LOOKED_UP]
+        places = [Place(kind=kind, namespace=namespace, name=name) for kind, name in unseen]
+        found = await asyncio.gather(*(self._get_typed(place) for place in places))
+        return [observed.child_view(obj, service) for obj in found if obj is not None]
 
     async def execute(self, key: Key, plan: Plan, versions: Mapping[ObjectKey, str]) -> None:
         """Carry out everything but status and events; stop at the first failure."""
@@ -142,6 +161,19 @@ class Cluster:
             if not error.is_not_found:
                 raise
 
+    async def _secret(self, service: Object) -> Object | None:
+        """Give the admin Secret, read until it is the service's own and then remembered."""
+        metadata = service["metadata"]
+        key = Key(metadata["namespace"], metadata["name"])
+        known = self._secrets.get(key)
+        if known is not None and observed.is_controlled_by(known, metadata["uid"]):
+            return known
+        place = Place(kind="Secret", namespace=key.namespace, name=names.admin_secret_name(key.name))
+        found = await self._get_typed(place)
+        if found is not None:
+            self._secrets[key] = found
+        return found
+
     async def _get_typed(self, place: Place) -> Object | None:
         obj = await self._api.get(place)
         return None if obj is None else {**obj, "kind": place.kind}
@@ -163,6 +195,7 @@ class Cluster:
         if object_key in versions and written.get(object_key) == (digest, versions[object_key]):
             return
         answer = await self._api.apply(manifest)
+        self._cache.put(manifest["kind"], manifest["kind"], answer)
         version = answer["metadata"]["resourceVersion"]
         if version != versions.get(object_key):
             logger.info("applied %s %s of %s", *object_key, key)
@@ -180,27 +213,21 @@ class Cluster:
 
 
 def single_children(name: str) -> list[ObjectKey]:
-    """Give the kind and name of every child that exists at most once."""
+    """Give the kind and name of every child that exists at most once, the Secret aside."""
     return [
         ("Service", names.client_service_name(name)),
         ("Service", names.replicas_service_name(name)),
         ("EndpointSlice", names.gateway_slice_name(name)),
-        ("Secret", names.admin_secret_name(name)),
         ("Ingress", names.ingress_name(name)),
         ("PodDisruptionBudget", names.disruption_budget_name(name)),
     ]
-
-
-def _typed(kind: str, objects: Iterable[Mapping[str, Any]]) -> list[Object]:
-    """Say in each object what it is; items of a list do not."""
-    return [{**obj, "kind": kind} for obj in objects]
 
 
 def _uids(objects: Iterable[Mapping[str, Any]]) -> list[str]:
     return [obj["metadata"]["uid"] for obj in objects]
 
 
-def _versions(objects: Iterable[Object]) -> dict[ObjectKey, str]:
+def _versions(objects: Iterable[Mapping[str, Any]]) -> dict[ObjectKey, str]:
     return {(obj["kind"], obj["metadata"]["name"]): obj["metadata"]["resourceVersion"] for obj in objects}
 
 

@@ -29,14 +29,11 @@ _CONFIG_REASONS: Final = frozenset(
 _STOPPED_EXIT_CODES: Final = frozenset({0, 137, 143})
 _GPU_LACKING: Final = re.compile(r"Insufficient \S+/gpu\b")
 _SCHEDULING_GATED: Final = "SchedulingGated"
-# The words of the API server's own admission, which the ReplicaSet controller passes on.
-_NAMESPACE_TERMINATING: Final = "because it is being terminated"
 
 # Reasons that mean: there is no room for the replica, whatever the engine is like.
 CAPACITY_REASONS: Final = frozenset(
     {"InsufficientGPU", "Unschedulable", "SchedulingGated", "QuotaExceeded", "PodCreationRefused"}
 )
-NAMESPACE_TERMINATING: Final = "NamespaceTerminating"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,11 +83,6 @@ def pod_failure(pod: PodView, load_timeout_seconds: int) -> Failure | None:
         )
         return Failure(reason="ProbeFailed", message=message, stalls=False, pod=pod.name)
     return None
-
-
-def namespace_is_terminating(message: str) -> bool:
-    """Tell whether a refusal says that the namespace is being deleted."""
-    return _NAMESPACE_TERMINATING in message
 
 
 def _unscheduled(pod: PodView) -> Failure:
@@ -189,10 +181,7 @@ def _creation_failure(deployment: DeploymentView | None) -> Failure | None:
     if deployment is None or not deployment.creation_failure:
         return None
     message = deployment.creation_failure
-    if namespace_is_terminating(message):
-        reason = NAMESPACE_TERMINATING
-    else:
-        reason = "QuotaExceeded" if "exceeded quota" in message else "PodCreationRefused"
+    reason = "QuotaExceeded" if "exceeded quota" in message else "PodCreationRefused"
     return Failure(reason=reason, message=_shorten(f"pods cannot be created: {message}"))
 
 

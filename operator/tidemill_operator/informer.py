@@ -1,8 +1,8 @@
 """List, then watch, for ever: keeps one shelf of the cache as the API server shows it.
 
-Knows the protocol of lists and watches: pages, versions, bookmarks, 410, cut and silent connections. Refuses to
-know what the objects mean. It never ends and never raises: whatever goes wrong, it waits a little longer each
-time and begins anew, and what was last known stays.
+Knows the protocol of lists and watches: versions, bookmarks, 410, cut and silent connections. Refuses to know
+what the objects mean. It never ends and never raises: whatever goes wrong, it waits a little longer each time
+and begins anew, and what was last known stays.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ MAX_DELAY_SECONDS: Final = 15.0
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """What to watch: a kind, in one namespace or in all (None), chosen by labels; and the shelf that it fills."""
+    """What to watch: a kind, in one namespace or in all (None), by labels; and the shelf that it fills."""
 
     kind: str
     shelf: str
@@ -92,9 +92,7 @@ class Informer:
             self._version = None
             return "gone"
         if self._num_failures & (self._num_failures - 1) == 0:  # the 1st, 2nd, 4th, 8th ...
-            logger.warning(
-                "watch of %s: %s; failure %d in a row", self._source, error, self._num_failures
-            )
+            logger.warning("watch of %s: %s; failure %d in a row", self._source, error, self._num_failures)
         return "error"
 
     async def _list(self) -> str:

@@ -15,6 +15,9 @@ Raw = Mapping[str, Any]
 
 FINISHED_PHASES: Final = frozenset({"Failed", "Succeeded"})
 
+# The words of the API server's own admission, which the ReplicaSet controller passes on.
+NAMESPACE_LEAVING_WORDS: Final = "because it is being terminated"
+
 _EMPTY: Final[Raw] = {}
 
 
@@ -127,6 +130,13 @@ class Observed:
     gateways: tuple[GatewayView, ...] = ()
     lost_claims: tuple[LostClaim, ...] = ()
     refusal: Refusal | None = None
+
+    @property
+    def namespace_is_leaving(self) -> bool:
+        """Tell whether the API server makes nothing more here, since the namespace is being deleted."""
+        said = [deployment.creation_failure for deployment in self.deployments]
+        said += [] if self.refusal is None else [self.refusal.message]
+        return any(NAMESPACE_LEAVING_WORDS in message for message in said)
 
     def child(self, kind: str, name: str) -> ChildView | None:
         """Find a child by kind and name."""

@@ -89,6 +89,8 @@ def make_plan(
         engine_image=engine_image,
         desired_replicas=desired_replicas(spec, service.get("status") or {}, observed, scaling),
     )
+    if observed.namespace_is_leaving:
+        return _plan_of_leaving(service, context, observed, now)
     wanted = [*_wanted_others(context, observed), manifests.build_admin_secret(context)]
     obstacle = find_obstacle(wanted, observed)
     if obstacle is not None:
@@ -134,6 +136,17 @@ def _plan_children(
         status=status,
         events=tuple(_events(service, context, observed, status, is_new=frozen is None)),
     )
+
+
+def _plan_of_leaving(service: Raw, context: Context, observed: Observed, now: str) -> Plan:
+    """Let go of the host name while the namespace is being deleted, which may wait for pods to drain."""
+    message = "the namespace is being deleted; this service has given up its model names and its host"
+    problem = Failure(reason="NamespaceTerminating", message=message, stalls=False)
+    ingress = observed.child("Ingress", names.ingress_name(context.name))
+    plan = _plan_without_action(service, observed, problem, now)
+    if ingress is None or not ingress.is_owned:
+        return plan
+    return replace(plan, deletes=(Delete(kind=ingress.kind, name=ingress.name, uid=ingress.uid),))
 
 
 def _plan_without_action(service: Raw, observed: Observed, problem: Failure, now: str) -> Plan:

@@ -29,6 +29,10 @@ def _no_decision(_: Key) -> None:
     """Say that nothing was decided about a service, so that one that scales by itself is held."""
 
 
+def _nobody_waits(_: Key, __: str) -> None:
+    """Tell nobody that a service gives up its names."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Reconciler:
     """Everything that a run needs, once for all runs."""
@@ -38,6 +42,7 @@ class Reconciler:
     claims: Claims
     engine_image: str
     now: Callable[[], datetime]
+    on_leaving: Callable[[Key, str], object] = _nobody_waits
     scaling_of: Callable[[Key], ScalingView | None] = _no_decision
 
     async def run(self, key: Key) -> Outcome:
@@ -47,18 +52,30 @@ class Reconciler:
             self.cluster.forget(key)
             logger.info("%s is gone; its children go with it", key)
             return Outcome.GONE
+        uid = service["metadata"]["uid"]
         if service["metadata"].get("deletionTimestamp"):
+            self.on_leaving(key, uid)
             return Outcome.DONE
         reading = await self.cluster.observe(service)
         observed = replace(reading.observed, lost_claims=self.claims.lost(key))
         scaling = self.scaling_of(key)
         plan = self._plan(service, observed, scaling)
+        found = await self.cluster.look_up(service, plan, reading.versions)
+        if found:
+            observed = replace(observed, children=(*observed.children, *found))
+            plan = self._plan(service, observed, scaling)
+        if observed.namespace_is_leaving:
+            self.on_leaving(key, uid)
         try:
             await self.cluster.execute(key, plan, reading.versions)
         except ApiError as error:
-            if error.is_refusal:
-                refusal = Refusal(what=error.request, message=error.message)
-                await self._tell(service, self._plan(service, replace(observed, refusal=refusal), scaling))
+            if not error.is_refusal:
+                raise
+            refusal = Refusal(what=error.request, message=error.message)
+            observed = replace(observed, refusal=refusal)
+            await self._tell(service, self._plan(service, observed, scaling))
+            if observed.namespace_is_leaving:
+                self.on_leaving(key, uid)
             raise
         await self._tell(service, plan)
         if plan.obstacle is not None:

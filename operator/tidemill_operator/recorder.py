@@ -1,17 +1,18 @@
-"""Events on an InferenceService, each told once in a while and not in every run.
+"""Events on an InferenceService: the same one is told once in a while, and then counted rather than repeated.
 
-Knows how an Event looks and what was told lately. Refuses to fail a run: an event that cannot be written is
-logged.
+Knows how an Event looks, what was told lately, and that the same words about the same service have the same
+name, whichever operator tells them. Refuses to fail a run: an event that cannot be written is logged.
 """
 
+import hashlib
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
-from tidemill_operator import names
-from tidemill_operator.api import Api, Object
+from tidemill_operator import metrics, names
+from tidemill_operator.api import Api, Object, Place
 from tidemill_operator.errors import ApiError
 from tidemill_operator.plan import Event
 
@@ -44,9 +45,25 @@ class Recorder:
             self._told.popitem(last=False)
         logger.info("%s/%s: %s: %s", metadata["namespace"], metadata["name"], event.reason, event.message)
         try:
-            await self._api.create(self._manifest(service, event), kind="Event")
+            await self._write(self._manifest(service, event))
         except ApiError as error:
             logger.warning("cannot write the event %s: %s", event.reason, error)
+        else:
+            metrics.EVENTS.labels(event.type).inc()
+
+    async def _write(self, manifest: Object) -> None:
+        """Create the event, or count once more the one that says the same."""
+        try:
+            await self._api.create(manifest, kind="Event")
+        except ApiError as error:
+            if not error.is_conflict:
+                raise
+            metadata = manifest["metadata"]
+            place = Place(kind="Event", namespace=metadata["namespace"], name=metadata["name"])
+            before = await self._api.get(place)
+            if before is not None:
+                count = int(before.get("count") or 1) + 1
+                await self._api.merge(place, {"count": count, "lastTimestamp": manifest["lastTimestamp"]})
 
     def _manifest(self, service: Object, event: Event) -> Object:
         metadata = service["metadata"]
@@ -54,7 +71,7 @@ class Recorder:
         return {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"generateName": f"{metadata['name']}.", "namespace": metadata["namespace"]},
+            "metadata": {"name": _name_of(metadata, event), "namespace": metadata["namespace"]},
             "involvedObject": {
                 "apiVersion": names.API_VERSION,
                 "kind": names.KIND,
@@ -73,3 +90,9 @@ class Recorder:
             "lastTimestamp": now,
             "count": 1,
         }
+
+
+def _name_of(metadata: Object, event: Event) -> str:
+    """Name an event by what it says and of whom."""
+    said = "\0".join((metadata["uid"], event.type, event.reason, event.message))
+    return f"{metadata['name']}.{hashlib.sha256(said.encode()).hexdigest()[:16]}"

@@ -14,24 +14,29 @@ from typing import Any, Final
 from aiohttp import web
 from kubernetes.aio.client.api_client import ApiClient
 
-from tidemill_operator import names
-from tidemill_operator.api import Api, Place, load_configuration
+from tidemill_operator import metrics, names
+from tidemill_operator.api import Api, Object, Place, load_configuration
+from tidemill_operator.cache import GATEWAYS, Cache
 from tidemill_operator.claims import Claims
 from tidemill_operator.clock import SystemClock
-from tidemill_operator.cluster import Cluster, ClusterSettings
-from tidemill_operator.errors import OperatorError
+from tidemill_operator.cluster import Cluster
+from tidemill_operator.errors import ApiError, OperatorError
 from tidemill_operator.health import Health, make_app
+from tidemill_operator.informer import Informer
 from tidemill_operator.keys import Key
 from tidemill_operator.leader import LeaderElector, LeadershipLostError
 from tidemill_operator.queue import Outcome, Pace, WorkQueue
 from tidemill_operator.reconcile import Reconciler
 from tidemill_operator.recorder import Recorder
+from tidemill_operator.secret_watch import SecretWatch
 from tidemill_operator.watches import EventRouter, Scope, run_watches
 
 logger = logging.getLogger(__name__)
 
 MAX_RUN_SECONDS: Final = 180.0
 STOP_SECONDS: Final = 3.0
+RETRY_SECONDS: Final = 2.0
+MAX_RETRY_SECONDS: Final = 30.0
 EXIT_LEADERSHIP_LOST: Final = 3
 
 
@@ -55,22 +60,30 @@ class Operator:
 
     def __init__(self, settings: Settings, api: Api) -> None:
         self._settings = settings
+        self._api = api
         self._clock = SystemClock()
         self._claims = Claims()
-        cluster_settings = ClusterSettings(
-            operator_namespace=settings.operator_namespace, gateway_selector=settings.gateway_selector
-        )
+        self._cache = Cache()
+        self._cluster = Cluster(api, self._cache)
         self._reconciler = Reconciler(
-            cluster=Cluster(api, cluster_settings),
+            cluster=self._cluster,
             recorder=Recorder(api, settings.identity, self._clock.monotonic),
             claims=self._claims,
             engine_image=settings.engine_image,
             now=self._clock.now,
+            on_leaving=self._on_leaving,
         )
         lease = Place(kind="Lease", namespace=settings.operator_namespace, name=settings.lease_name)
         self._elector = LeaderElector(api, lease, settings.identity, self._clock)
         self._queue = WorkQueue(self._run, self._clock, settings.pace)
         self._stop = asyncio.Event()
+        self._scope = Scope(
+            operator_namespace=settings.operator_namespace,
+            gateway_selector=settings.gateway_selector,
+            namespaces=settings.watch_namespaces,
+        )
+        self._router = EventRouter(self._queue.add, self._claims, self._scope)
+        self._is_caught_up = False
 
     async def run(self) -> None:
         """Serve health, wait for the lease, act, and end when told to."""
@@ -87,21 +100,75 @@ class Operator:
 
     async def _act(self) -> None:
         """Watch and work as the leader until stopped; end the process at once if the lease is lost."""
-        scope = Scope(
-            operator_namespace=self._settings.operator_namespace,
-            gateway_selector=self._settings.gateway_selector,
-            namespaces=self._settings.watch_namespaces,
-        )
-        router = EventRouter(self._queue.add, self._claims, scope)
-        holding = asyncio.create_task(self._hold(), name="lease")
-        # Kopf puts its own signal handlers in place when it starts; ours end things in the right order.
-        loop = asyncio.get_running_loop()
-        watching = run_watches(router, scope, on_started=lambda: loop.call_soon(self._catch_signals))
+        background = [asyncio.create_task(self._hold(), name="lease")]
         try:
-            if not await self._until_stopped(watching):
-                raise OperatorError("the watches ended by themselves")
+            await self._until_stopped(self._work(background))
         finally:
-            holding.cancel()
+            for task in background:
+                task.cancel()
+            await asyncio.wait(background, timeout=STOP_SECONDS)
+
+    async def _work(self, background: list[asyncio.Task[None]]) -> None:
+        """Wait for the resource to exist, learn what there is, then watch the services for ever."""
+        await self._until_resource_is_served()
+        informers = [
+            Informer(self._api, source, self._cache, self._on_change, self._clock)
+            for source in self._scope.sources()
+        ]
+        background += [asyncio.create_task(informer.run()) for informer in informers]
+        for informer in informers:
+            await informer.synced.wait()
+        logger.info("%d children and gateways are known", len(self._cache))
+        self._is_caught_up = True
+        secrets = SecretWatch(self._api, lambda: self._cluster.secrets, self._on_secret, self._clock)
+        background.append(asyncio.create_task(secrets.run()))
+        await self._watch_services()
+
+    async def _until_resource_is_served(self) -> None:
+        """Wait for the CustomResourceDefinition, which may be installed after the operator."""
+        pause = RETRY_SECONDS
+        while True:
+            try:
+                if await self._api.is_served(names.API_VERSION, names.PLURAL):
+                    return
+                logger.warning("the API server does not know %s.%s yet: waiting", names.PLURAL, names.GROUP)
+            except ApiError as error:
+                logger.warning("cannot ask for the resources of %s: %s", names.API_VERSION, error)
+            await self._clock.sleep(pause)
+            pause = min(MAX_RETRY_SECONDS, pause * 1.5)
+
+    async def _watch_services(self) -> None:
+        """Keep kopf watching; what makes it give up is waited out and begun anew."""
+        pause = RETRY_SECONDS
+        loop = asyncio.get_running_loop()
+        while True:
+            # Kopf puts its own signal handlers in place when it starts; ours end things in the right order.
+            watching = run_watches(
+                self._router, self._scope, on_started=lambda: loop.call_soon(self._catch_signals)
+            )
+            began_at = self._clock.monotonic()
+            try:
+                await watching
+                logger.warning("the watch of the services ended by itself; it begins anew")
+            except Exception:
+                logger.exception("the watch of the services failed; it begins anew")
+            metrics.WATCH_RESTARTS.labels(names.KIND, "error").inc()
+            lasted = self._clock.monotonic() - began_at
+            pause = RETRY_SECONDS if lasted > MAX_RETRY_SECONDS else min(MAX_RETRY_SECONDS, pause * 1.5)
+            await self._clock.sleep(pause)
+
+    def _on_change(self, shelf: str, obj: Object) -> None:
+        if shelf == GATEWAYS:
+            self._router.on_gateways(self._cache.all(GATEWAYS))
+        else:
+            self._router.on_child(obj)
+
+    def _on_secret(self, key: Key) -> None:
+        self._cluster.forget_secret(key)
+        self._queue.add(key)
+
+    def _on_leaving(self, key: Key, uid: str) -> None:
+        self._router.on_leaving(key, uid)
 
     async def _hold(self) -> None:
         try:
@@ -116,7 +183,10 @@ class Operator:
     async def _run(self, key: Key) -> Outcome:
         if not self._elector.is_leader:
             raise OperatorError("this process does not hold the lease and must not act")
-        return await self._reconciler.run(key)
+        outcome = await self._reconciler.run(key)
+        if outcome is Outcome.GONE:
+            self._router.on_gone(key)
+        return outcome
 
     async def _until_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
         """Run something until it ends, or until the process is told to stop; True when it was."""
@@ -143,7 +213,8 @@ class Operator:
 
     async def _serve_health(self) -> web.AppRunner:
         health = Health(
-            is_live=lambda: self._queue.longest_run_seconds() < MAX_RUN_SECONDS, is_ready=lambda: True
+            is_live=lambda: self._queue.longest_run_seconds() < MAX_RUN_SECONDS,
+            is_ready=lambda: self._is_caught_up or not self._elector.is_leader,
         )
         runner = web.AppRunner(make_app(health), access_log=None)
         await runner.setup()

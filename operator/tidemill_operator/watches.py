@@ -1,11 +1,13 @@
-"""Kopf's watches, turned into keys for the work queue.
+"""What the watches show, turned into keys for the work queue.
 
-Knows which events concern which service. Uses kopf for watching alone: no finalizers, no annotations, no
-timers, no stored progress, no peering. Refuses to read or write anything itself.
+Knows which events concern which service. Kopf watches the InferenceServices, and does no more than that: no
+finalizers, no annotations, no timers, no stored progress, no peering. Informers watch the children, since
+they ask the API server for ours alone and notice what went while a connection was cut. Refuses to read or
+write anything itself.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,7 +15,9 @@ import kopf
 
 from tidemill_operator import names
 from tidemill_operator.api import load_configuration
+from tidemill_operator.cache import GATEWAYS
 from tidemill_operator.claims import Claims
+from tidemill_operator.informer import Source
 from tidemill_operator.keys import Key
 from tidemill_operator.observed import gateway_view
 
@@ -21,15 +25,16 @@ logger = logging.getLogger(__name__)
 
 Raw = Mapping[str, Any]
 
-# Secrets and ControllerRevisions are not watched: the first are not the operator's to see across the cluster,
-# the second cannot be changed; the slow resync notices when one is deleted by hand.
+# Secrets are not watched: they are not the operator's to list. `secret_watch` asks for each by name.
 WATCHED_CHILDREN: Final = (
-    ("apps", "v1", "deployments"),
-    ("", "v1", "pods"),
-    ("", "v1", "services"),
-    ("discovery.k8s.io", "v1", "endpointslices"),
-    ("networking.k8s.io", "v1", "ingresses"),
-    ("policy", "v1", "poddisruptionbudgets"),
+    "Deployment",
+    "ReplicaSet",
+    "ControllerRevision",
+    "Pod",
+    "Service",
+    "EndpointSlice",
+    "Ingress",
+    "PodDisruptionBudget",
 )
 
 
@@ -45,12 +50,18 @@ class Scope:
         """Tell whether services of a namespace are looked after."""
         return not self.namespaces or namespace in self.namespaces
 
-    def is_gateway(self, pod: Raw) -> bool:
-        """Tell whether a pod is one of the gateways."""
-        labels = pod["metadata"].get("labels") or {}
-        pairs = (pair.split("=", 1) for pair in self.gateway_selector.split(",") if pair)
-        is_here = pod["metadata"].get("namespace") == self.operator_namespace
-        return is_here and all(labels.get(key) == value for key, value in pairs)
+    def sources(self) -> tuple[Source, ...]:
+        """Give what the informers watch: all children by our label, and the gateway pods by theirs."""
+        within: tuple[str | None, ...] = self.namespaces or (None,)
+        gateways = Source(
+            kind="Pod", shelf=GATEWAYS, selector=self.gateway_selector, namespace=self.operator_namespace
+        )
+        children = (
+            Source(kind=kind, shelf=kind, selector=names.LABEL_SERVICE, namespace=namespace)
+            for namespace in within
+            for kind in WATCHED_CHILDREN
+        )
+        return (gateways, *children)
 
 
 class EventRouter:
@@ -91,31 +102,38 @@ class EventRouter:
         if key in self._seen:
             self._add(key)
 
-    def on_gateway(self, event_type: str | None, pod: Raw) -> None:
+    def on_gateways(self, pods: Iterable[Raw]) -> None:
         """Ask for a look at all services when a gateway comes, goes, or changes its readiness."""
-        name = pod["metadata"]["name"]
-        view = None if event_type == "DELETED" else gateway_view(pod)
-        if self._gateways.get(name) == view:
+        views = {pod["metadata"]["name"]: view for pod in pods if (view := gateway_view(pod)) is not None}
+        if views == self._gateways:
             return
-        if view is None:
-            del self._gateways[name]
-        else:
-            self._gateways[name] = view
-        logger.info("gateway %s is %s", name, "gone or not ready" if view is None else "ready")
+        self._gateways = views
+        logger.info("gateways that are ready: %s", ", ".join(sorted(views)) or "none")
         for key in self._seen:
             self._add(key)
+
+    def on_gone(self, key: Key) -> None:
+        """Forget a service whose end no event has told, since a watch may be cut when it comes."""
+        self._seen.pop(key, None)
+        for rival in self._claims.drop(key):
+            self._add(rival)
+
+    def on_leaving(self, key: Key, uid: str) -> None:
+        """Give the names of a service that is on its way out to those who wait for them."""
+        for rival in self._claims.release(key, uid):
+            self._add(rival)
 
 
 async def run_watches(router: EventRouter, scope: Scope, on_started: Callable[[], object]) -> None:
     """Watch until cancelled; `on_started` is called when kopf has set itself up."""
-    registry = _make_registry(router, scope, on_started)
+    registry = _make_registry(router, on_started)
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
     settings.process.ultimate_exiting_timeout = None
-    settings.scanning.disabled = bool(scope.namespaces)
+    settings.scanning.disabled = True
     settings.watching.server_timeout = 270
     settings.watching.client_timeout = 300
-    namespaces = sorted({*scope.namespaces, scope.operator_namespace}) if scope.namespaces else []
+    namespaces = sorted(scope.namespaces)
     await kopf.operator(
         registry=registry,
         settings=settings,
@@ -139,9 +157,7 @@ async def connection() -> kopf.ConnectionInfo:
     )
 
 
-def _make_registry(
-    router: EventRouter, scope: Scope, on_started: Callable[[], object]
-) -> kopf.OperatorRegistry:
+def _make_registry(router: EventRouter, on_started: Callable[[], object]) -> kopf.OperatorRegistry:
     registry = kopf.OperatorRegistry()
 
     async def login(**_: Any) -> kopf.ConnectionInfo:
@@ -153,21 +169,9 @@ def _make_registry(
     async def service(event: Any, **_: Any) -> None:
         router.on_service(event["type"], event["object"])
 
-    async def child(event: Any, **_: Any) -> None:
-        router.on_child(event["object"])
-
-    async def gateway(event: Any, **_: Any) -> None:
-        router.on_gateway(event["type"], event["object"])
-
     kopf.on.login(registry=registry)(login)
     kopf.on.startup(registry=registry)(started)
     kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, registry=registry)(service)
-    owned = {names.LABEL_SERVICE: kopf.PRESENT}
-    for group, version, plural in WATCHED_CHILDREN:
-        kopf.on.event(group, version, plural, id=f"child-{plural}", labels=owned, registry=registry)(child)
-    kopf.on.event(
-        "", "v1", "pods", id="gateway", when=lambda body, **_: scope.is_gateway(body), registry=registry
-    )(gateway)
     return registry
 
 

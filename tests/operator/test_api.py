@@ -97,12 +97,58 @@ async def test_an_object_that_is_not_there_is_none(api: Api, server: Server) -> 
 async def test_reads_a_list_page_by_page(api: Api, server: Server) -> None:
     server.answers = [
         (200, {"metadata": {"continue": "token"}, "items": [{"n": 1}]}),
-        (200, {"metadata": {}, "items": [{"n": 2}]}),
+        (200, {"metadata": {"resourceVersion": "7"}, "items": [{"n": 2}]}),
     ]
-    assert await api.list("Pod", "prod", {"b": "2", "a": "1"}) == [{"n": 1}, {"n": 2}]
+    assert await api.list_all("Pod", "prod", "a=1,b=2") == ([{"n": 1}, {"n": 2}], "7")
     first, second = server.requests
     assert first.query == {"labelSelector": "a=1,b=2", "limit": "500"}
     assert second.query["continue"] == "token"
+
+
+async def test_reads_the_events_of_a_watch_until_it_ends(api: Api, server: Server) -> None:
+    lines = '{"type": "ADDED", "object": {"n": 1}}\n{"type": "BOOKMARK", "object": {"n": 2}}\n'
+    server.answers = [(200, lines)]
+    events = [event async for event in api.watch("Pod", None, "a=1", "7")]
+    assert [(event["type"], event["object"]["n"]) for event in events] == [("ADDED", 1), ("BOOKMARK", 2)]
+    (request,) = server.requests
+    assert request.path == "/api/v1/pods"
+    assert request.query == {
+        "watch": "true",
+        "allowWatchBookmarks": "true",
+        "labelSelector": "a=1",
+        "resourceVersion": "7",
+        "timeoutSeconds": "300",
+    }
+
+
+async def test_a_watch_that_is_cut_inside_an_event_is_an_error(api: Api, server: Server) -> None:
+    server.answers = [(200, '{"type": "ADDED", "object": {"n": 1}}\n{"type": "MODI')]
+    watching = api.watch("Pod", None, "a=1", "7")
+    assert (await anext(watching))["object"] == {"n": 1}
+    with pytest.raises(ApiError, match="cannot be read"):
+        await anext(watching)
+
+
+async def test_a_watch_that_is_refused_says_why(api: Api, server: Server) -> None:
+    server.answers = [(410, {"kind": "Status", "reason": "Expired", "message": "too old"})]
+    with pytest.raises(ApiError, match="too old") as raised:
+        await anext(api.watch("Pod", None, "a=1", "7"))
+    assert raised.value.status == 410
+
+
+async def test_knows_whether_a_resource_is_served(api: Api, server: Server) -> None:
+    server.answers = [
+        (404, {"kind": "Status", "reason": "NotFound", "message": "no such group"}),
+        (200, {"resources": [{"name": "others"}]}),
+        (200, {"resources": [{"name": "inferenceservices"}]}),
+    ]
+    asked = [await api.is_served("serving.tidemill.dev/v1alpha1", "inferenceservices") for _ in range(3)]
+    assert asked == [False, False, True]
+
+
+async def test_asks_for_metadata_alone(api: Api, server: Server) -> None:
+    server.answers = [(200, {"metadata": {"uid": "u"}})]
+    assert await api.get_metadata(PLACE) == {"metadata": {"uid": "u"}}
 
 
 async def test_applies_server_side_as_the_operator(api: Api, server: Server) -> None:

@@ -210,11 +210,6 @@ def test_ignores_the_past_of_a_replica_that_is_ready() -> None:
     ("message", "reason"),
     [
         ('pods "x" is forbidden: exceeded quota: q, requested: pods=1', "QuotaExceeded"),
-        (
-            'pods "x" is forbidden: unable to create new content in namespace prod because it is being '
-            "terminated",
-            "NamespaceTerminating",
-        ),
         ('pods "x" is forbidden: violates PodSecurity "restricted:latest"', "PodCreationRefused"),
     ],
 )

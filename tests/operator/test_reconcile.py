@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -12,8 +13,9 @@ import pytest
 from operator_builders import FakeClock, make_service
 from tidemill_operator import names
 from tidemill_operator.api import Api, Place
+from tidemill_operator.cache import GATEWAYS, Cache
 from tidemill_operator.claims import Claims
-from tidemill_operator.cluster import Cluster, ClusterSettings
+from tidemill_operator.cluster import Cluster
 from tidemill_operator.errors import ApiError, ObstacleError
 from tidemill_operator.keys import Key
 from tidemill_operator.queue import Outcome
@@ -38,19 +40,14 @@ class FakeApi:
         self.num_writes = 0
         self.dies_at: int | None = None
         self.refuses: set[str] = set()
+        self.cache = Cache()
         self._ids = itertools.count(1)
+
+    async def get_metadata(self, place: Place) -> Object | None:
+        return await self.get(place)
 
     async def get(self, place: Place) -> Object | None:
         return copy.deepcopy(self.objects.get((place.kind, place.namespace, place.name)))
-
-    async def list(self, kind: str, namespace: str, labels: dict[str, str] | str) -> list[Object]:
-        wanted = dict(p.split("=") for p in labels.split(",")) if isinstance(labels, str) else labels
-        return [
-            copy.deepcopy(obj)
-            for (its_kind, its_namespace, _), obj in self.objects.items()
-            if (its_kind, its_namespace) == (kind, namespace)
-            and wanted.items() <= (obj["metadata"].get("labels") or {}).items()
-        ]
 
     async def apply(self, manifest: Object) -> Object:
         self._write(manifest["kind"])
@@ -72,7 +69,13 @@ class FakeApi:
         self._write(place.kind)
         key = (place.kind, place.namespace, place.name)
         assert self.objects[key]["metadata"]["uid"] == preconditions["uid"]
-        del self.objects[key]
+        self.remove(key)
+
+    def remove(self, key: tuple[str, str, str]) -> None:
+        """Take an object away as a person or the garbage collector would; the watch shows it."""
+        gone = self.objects.pop(key)
+        gone["metadata"]["resourceVersion"] = str(next(self._ids) + 1000)
+        self.cache.drop(key[0], gone)
 
     def store(self, manifest: Object) -> Object:
         metadata = manifest["metadata"]
@@ -87,6 +90,11 @@ class FakeApi:
         if stored != before:
             stored["metadata"]["resourceVersion"] = str(next(self._ids) + 1000)
         self.objects[key] = stored
+        labels = metadata.get("labels") or {}
+        if names.LABEL_SERVICE in labels and stored["kind"] != "Secret":
+            self.cache.put(stored["kind"], stored["kind"], stored)
+        elif labels.get(names.LABEL_APP_COMPONENT) == names.COMPONENT_GATEWAY:
+            self.cache.put(GATEWAYS, stored["kind"], stored)
         return copy.deepcopy(stored)
 
     def contents(self) -> Object:
@@ -109,7 +117,7 @@ class FakeApi:
 def make_reconciler(api: FakeApi) -> Reconciler:
     clock, real = FakeClock(), cast("Api", api)
     return Reconciler(
-        cluster=Cluster(real, ClusterSettings(operator_namespace="tidemill-system")),
+        cluster=Cluster(real, api.cache),
         recorder=Recorder(real, "test", clock.monotonic),
         claims=Claims(),
         engine_image="engine:test",
@@ -216,9 +224,35 @@ async def test_a_child_that_is_deleted_by_hand_comes_back(api: FakeApi) -> None:
     reconciler = make_reconciler(api)
     await converge(api, reconciler)
     good = api.contents()
-    del api.objects[("Service", "prod", "chat")]
+    api.remove(("Service", "prod", "chat"))
     await reconciler.run(KEY)
     assert api.contents() == good
+
+
+async def test_a_service_of_someone_else_is_seen_though_the_watch_shows_only_ours(api: FakeApi) -> None:
+    foreign = {"kind": "Service", "metadata": {"namespace": "prod", "name": "chat"}, "spec": {"mine": True}}
+    api.store(foreign)
+    with pytest.raises(ObstacleError, match="Service chat exists and does not belong to this service"):
+        await make_reconciler(api).run(KEY)
+    assert api.objects[("Service", "prod", "chat")]["spec"] == {"mine": True}
+
+
+async def test_in_a_namespace_that_is_deleted_the_host_is_given_up(api: FakeApi) -> None:
+    left: list[tuple[Key, str]] = []
+    reconciler = replace(make_reconciler(api), on_leaving=lambda key, uid: left.append((key, uid)))
+    await converge(api, reconciler)
+    assert ("Ingress", "prod", "chat") in api.objects
+    (deployment,) = [obj for (kind, _, _), obj in api.objects.items() if kind == "Deployment"]
+    message = (
+        'pods "x" is forbidden: unable to create new content in namespace prod because it is being terminated'
+    )
+    failure = {"type": "ReplicaFailure", "status": "True", "message": message}
+    api.store({**deployment, "status": {"conditions": [failure]}})
+    await reconciler.run(KEY)
+    assert left == [(KEY, "uid-chat")]
+    assert ("Ingress", "prod", "chat") not in api.objects
+    (ready, *_) = api.objects[(names.KIND, *KEY)]["status"]["conditions"]
+    assert (ready["status"], ready["reason"]) == ("False", "NamespaceTerminating")
 
 
 async def test_lost_status_is_rebuilt(api: FakeApi) -> None:
@@ -249,7 +283,7 @@ async def test_a_service_that_replaces_another_of_its_name_waits_for_the_garbage
     with pytest.raises(ObstacleError, match="deleted service of the same name"):
         await reconciler.run(KEY)
     for key in old:
-        del api.objects[key]
+        api.remove(key)
     await converge(api, reconciler)
     owners = {
         owner["uid"]

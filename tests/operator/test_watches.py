@@ -99,15 +99,15 @@ def test_a_deleted_service_is_looked_at_a_last_time(asked: Asked) -> None:
 
 
 def test_a_gateway_that_comes_or_goes_concerns_everyone(asked: Asked) -> None:
-    asked.router.on_gateway("ADDED", gateway(is_ready=False))
+    asked.router.on_gateways([gateway(is_ready=False)])
     assert asked.take() == []
-    asked.router.on_gateway("MODIFIED", gateway())
+    asked.router.on_gateways([gateway()])
     assert asked.take() == [CHAT]
-    asked.router.on_gateway("MODIFIED", gateway())
+    asked.router.on_gateways([gateway()])
     assert asked.take() == []
-    asked.router.on_gateway("MODIFIED", gateway(ip="10.0.0.2"))
+    asked.router.on_gateways([gateway(ip="10.0.0.2")])
     assert asked.take() == [CHAT]
-    asked.router.on_gateway("DELETED", gateway())
+    asked.router.on_gateways([])
     assert asked.take() == [CHAT]
 
 
@@ -117,20 +117,14 @@ def test_services_out_of_scope_are_left_alone() -> None:
     assert asked.take() == []
 
 
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        ({}, True),
-        ({"namespace": "prod"}, False),
-        ({"labels": {names.LABEL_APP_NAME: "tidemill"}}, False),
-    ],
-)
-def test_knows_a_gateway_by_namespace_and_labels(
-    asked: Asked, change: dict[str, Any], expected: bool
-) -> None:
-    pod = gateway()
-    pod["metadata"].update(change)
-    assert asked.scope.is_gateway(pod) is expected
+def test_children_are_asked_for_by_our_label_and_in_the_namespaces_that_are_looked_after() -> None:
+    everywhere, some = Asked().scope.sources(), Asked(namespaces=("a", "b")).scope.sources()
+    assert {source.namespace for source in everywhere} == {None, SYSTEM}
+    assert {source.namespace for source in some} == {"a", "b", SYSTEM}
+    for source in some:
+        is_gateway = source.namespace == SYSTEM
+        assert source.selector == (names.DEFAULT_GATEWAY_SELECTOR if is_gateway else names.LABEL_SERVICE)
+    assert "Secret" not in {source.kind for source in some}
 
 
 def test_the_oldest_service_keeps_a_model_name_and_the_others_are_told(asked: Asked) -> None:
@@ -143,6 +137,31 @@ def test_the_oldest_service_keeps_a_model_name_and_the_others_are_told(asked: As
     asked.router.on_service("DELETED", seen(make_service()))
     assert set(asked.take()) == {CHAT, OTHER}
     assert asked.claims.lost(OTHER) == ()
+
+
+def test_a_service_whose_end_no_event_told_gives_its_name_to_the_next(asked: Asked) -> None:
+    rival = make_service({"model": {"uri": "sim://x", "servedNames": ["chat"]}}, name="other")
+    rival["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    asked.router.on_service(None, seen(rival))
+    asked.take()
+    asked.router.on_gone(CHAT)
+    assert asked.take() == [OTHER]
+    assert asked.claims.lost(OTHER) == ()
+
+
+def test_a_service_that_leaves_gives_its_name_away_and_never_takes_it_back(asked: Asked) -> None:
+    rival = make_service({"model": {"uri": "sim://x", "servedNames": ["chat"]}}, name="other")
+    rival["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    asked.router.on_service(None, seen(rival))
+    asked.take()
+    leaving = seen(make_service())
+    asked.router.on_leaving(CHAT, leaving["metadata"]["uid"])
+    assert asked.take() == [OTHER]
+    asked.router.on_service("MODIFIED", leaving)
+    assert asked.claims.lost(OTHER) == ()
+    asked.router.on_service("DELETED", leaving)
+    asked.router.on_service("ADDED", seen(make_service(uid="made again")))
+    assert asked.claims.lost(OTHER) == (LostClaim(what="chat", owner="prod/chat"),)
 
 
 def test_a_name_that_is_given_up_is_free_for_others(asked: Asked) -> None:
