@@ -12,12 +12,15 @@ import aiohttp
 from kubernetes.aio.client import ApiClient
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
-from tidemill_gateway.watch import ApiError
+from tidemill_gateway.api_error import ApiError
+from tidemill_operator import names
 
 logger = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 60.0
+WRITE_SECONDS = 10.0
+APPLY = "application/apply-patch+yaml"
 MAX_ERROR_BYTES = 4096
 
 
@@ -54,6 +57,33 @@ class KubernetesApi:
                     yield chunk
         except (aiohttp.ClientError, OSError) as error:
             raise ApiError(0, _describe(error)) from error
+
+    async def apply_status(self, manifest: dict[str, Any]) -> None:
+        """Server-side apply the status of an InferenceService as the gateway."""
+        metadata = manifest["metadata"]
+        path = (
+            f"/apis/{names.GROUP}/{names.VERSION}/namespaces/{metadata['namespace']}"
+            f"/{names.PLURAL}/{metadata['name']}/status"
+        )
+        headers = {"Accept": "application/json", "Content-Type": APPLY}
+        method, url, headers, body, _ = await self._client.param_serialize(
+            method="PATCH",
+            resource_path=path,
+            query_params=[("fieldManager", names.GATEWAY_FIELD_MANAGER), ("force", "true")],
+            header_params=headers,
+            body=manifest,
+            auth_settings=["BearerToken"],
+        )
+        timeout = aiohttp.ClientTimeout(total=WRITE_SECONDS, sock_connect=CONNECT_SECONDS)
+        try:
+            answer = await self._client.call_api(method, url, headers, body, _request_timeout=timeout)
+            response: aiohttp.ClientResponse = answer.response
+            async with response:
+                text = (await response.content.read(MAX_ERROR_BYTES)).decode(errors="replace")
+        except (aiohttp.ClientError, OSError) as error:
+            raise ApiError(0, _describe(error)) from error
+        if response.status >= 300:
+            raise ApiError(response.status, _message_in(text) or response.reason or "")
 
     async def _request(
         self, path: str, query: dict[str, str], accept: str, patience: aiohttp.ClientTimeout

@@ -6,7 +6,7 @@ requests, clocks and chance: the turn that breaks ties is an argument.
 
 from collections.abc import Collection, Mapping, Sequence
 
-from tidemill_gateway.world import Pod
+from tidemill_gateway.objects import Pod
 
 
 def choose(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
+from tidemill_gateway.objects import Pod, Service
 from tidemill_gateway.route import Refusal, RefusalKind
 
 RETRY_AFTER_SECONDS = 5
@@ -93,6 +94,51 @@ def unavailable(message: str, code: str) -> GatewayError:
     """Say that trying again later may help."""
     headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
     return GatewayError(status=503, message=message, code=code, type=SERVER_ERROR, headers=headers)
+
+
+def no_ready_replica(
+    service: Service, replicas: tuple[Pod, ...], waited_seconds: float = 0.0
+) -> GatewayError:
+    """Say that a service has no replica, and how long the request waited for one."""
+    title = f"InferenceService {service.namespace}/{service.name}"
+    state = f"{len(replicas)} exist, none of them ready" if replicas else "none exists"
+    waited = f" after {waited_seconds:g} s" if waited_seconds else ""
+    code = "activation_timeout" if service.waking is not None and waited_seconds else "no_ready_replica"
+    return unavailable(f"{title} has no ready replica{waited} ({state}).", code)
+
+
+def service_gone() -> GatewayError:
+    """Say that the service was deleted while the request waited for it."""
+    return GatewayError(
+        status=404, message="The InferenceService was deleted meanwhile.", code="service_not_found"
+    )
+
+
+def closing() -> GatewayError:
+    """Send a request to another gateway, because this one goes away."""
+    error = unavailable("This gateway is going away; ask again.", "gateway_closing")
+    error.headers = {"Retry-After": "1", "Connection": "close"}
+    return error
+
+
+def buffer_full(message: str) -> GatewayError:
+    """Refuse a request because too many already wait."""
+    return _try_later(message, "buffer_full")
+
+
+def no_turn(seconds: float) -> GatewayError:
+    """Refuse a request that waited too long for a turn at a busy service."""
+    return _try_later(f"All replicas were busy for {seconds:g} s.", "overloaded")
+
+
+def _try_later(message: str, code: str) -> GatewayError:
+    return GatewayError(
+        status=429,
+        message=message,
+        code=code,
+        type="rate_limit_error",
+        headers={"Retry-After": str(RETRY_AFTER_SECONDS)},
+    )
 
 
 def bad_upstream(message: str) -> GatewayError:

@@ -32,6 +32,18 @@ class GatewayMetrics:
             (*TARGET_LABELS, "reason"),
             registry=self.registry,
         )
+        self.activations = Counter(
+            "tidemill_gateway_activations_total",
+            "Times that this gateway asked for a service at zero to wake, by outcome: asked or failed.",
+            (*TARGET_LABELS, "outcome"),
+            registry=self.registry,
+        )
+        self.held = Gauge(
+            "tidemill_gateway_held_requests",
+            "Requests that wait at this gateway for a replica or a turn.",
+            TARGET_LABELS,
+            registry=self.registry,
+        )
         self.streams_cut = Counter(
             "tidemill_gateway_streams_cut_total",
             "Responses that had begun and could not be finished, by who broke off.",

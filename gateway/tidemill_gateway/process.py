@@ -2,8 +2,9 @@
 
 Knows the order of start and end. Refuses to know flags, requests and the API's protocol.
 
-At SIGTERM: readiness fails at once, requests are still accepted for the grace (the news must reach
-kube-proxy and ingresses), then the port closes, and streams have until the timeout to finish.
+At SIGTERM: readiness fails at once; requests that wait for a service are told to come again; others are
+still accepted for the grace (the news must reach kube-proxy and ingresses); then the port closes, and streams
+have until the timeout to finish.
 """
 
 import asyncio
@@ -12,15 +13,17 @@ import random
 import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from aiohttp import web
 
+from tidemill_gateway.activation import StatusWriter
 from tidemill_gateway.admin import make_admin_app
 from tidemill_gateway.api import connect
 from tidemill_gateway.metrics import GatewayMetrics
-from tidemill_gateway.server import DEMAND, TRAFFIC, ServerConfig, Traffic, make_app
+from tidemill_gateway.server import DEMAND, TRAFFIC, WAITING, ServerConfig, Surroundings, Traffic, make_app
 from tidemill_gateway.state import ClusterState
-from tidemill_gateway.watch import ApiReader, Watch, WatchTiming, sources
+from tidemill_gateway.watch import ApiReader, Home, Watch, WatchTiming, sources
 
 logger = logging.getLogger(__name__)
 
@@ -36,10 +39,15 @@ class ProcessConfig:
     admin_host: str
     admin_port: int
     namespaces: tuple[str, ...] = ()
+    home: Home | None = None
     shutdown_grace_seconds: float = 5.0
     shutdown_timeout_seconds: float = 300.0
     server: ServerConfig = field(default_factory=ServerConfig)
     timing: WatchTiming = field(default_factory=WatchTiming)
+
+
+class ApiClient(ApiReader, StatusWriter, Protocol):
+    """What the whole process needs of an API client."""
 
 
 async def run(config: ProcessConfig) -> int:
@@ -58,21 +66,24 @@ async def run(config: ProcessConfig) -> int:
 
 async def serve(
     config: ProcessConfig,
-    api: ApiReader,
+    api: ApiClient,
     stopping: asyncio.Event,
     *,
     on_started: Callable[[int, int], None] | None = None,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> None:
     """Serve until `stopping` is set, then leave gracefully; `on_started` learns the two ports."""
-    watched = sources(config.namespaces)
+    watched = sources(config.namespaces, config.home)
     state = ClusterState(source.label for source in watched)
     metrics = GatewayMetrics()
     app = make_app(
         config=config.server,
         state=state,
         metrics=metrics,
-        first_turn=random.randrange(1 << 16),  # noqa: S311 - so that several gateways do not go round in step
+        around=Surroundings(
+            writer=api,
+            first_turn=random.randrange(1 << 16),  # noqa: S311 - so that gateways do not go round in step
+        ),
     )
     runner = await start_app(app)
     admin_app = make_admin_app(state=state, traffic=app[TRAFFIC], metrics=metrics, demand=app[DEMAND])
@@ -91,6 +102,7 @@ async def serve(
             if on_started is not None:
                 on_started(port, admin_port)
             await stopping.wait()
+            app[WAITING].close()
             await _leave(config, site, app[TRAFFIC], sleep)
             for task in watches:
                 task.cancel()

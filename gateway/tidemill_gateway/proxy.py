@@ -10,7 +10,6 @@ Connections to replicas are not kept: a request costs far more than a connection
 never leaves open whether a replica had begun to work.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,12 +21,15 @@ from yarl import URL
 from tidemill_gateway import errors
 from tidemill_gateway.ask import Ask
 from tidemill_gateway.choice import choose
-from tidemill_gateway.headers import request_headers, response_headers
+from tidemill_gateway.headers import request_headers
 from tidemill_gateway.ledger import Ledger
 from tidemill_gateway.meter import Meter
 from tidemill_gateway.metrics import GatewayMetrics
+from tidemill_gateway.objects import Pod, Service
 from tidemill_gateway.observe import Record
-from tidemill_gateway.world import Pod, Service, World
+from tidemill_gateway.reply import EVENT_STREAM, Reply
+from tidemill_gateway.waiting_room import Visit, WaitingRoom
+from tidemill_gateway.world import World
 
 logger = logging.getLogger(__name__)
 
@@ -48,13 +50,18 @@ class ProxyConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
-    """A request that is ready to be sent: everything that a second attempt needs."""
+    """A request that is ready to be sent: everything that a second attempt needs.
+
+    With a `visit` it may wait for another replica when none takes it.
+    """
 
     service: Service
     path: str
     query: str
     body: bytes | None
+    record: Record
     ask: Ask = field(default_factory=Ask)
+    visit: Visit | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,17 +82,37 @@ class Proxy:
         session: aiohttp.ClientSession,
         world: Callable[[], World],
         ledger: Ledger,
+        waiting: WaitingRoom,
         metrics: GatewayMetrics,
     ) -> None:
         self._config = config
         self._session = session
         self._world = world
         self._ledger = ledger
+        self._waiting = waiting
         self._metrics = metrics
 
-    async def forward(self, request: web.Request, call: Call, record: Record) -> web.StreamResponse:
-        """Relay one request; raise GatewayError when no replica takes it."""
+    async def forward(self, request: web.Request, call: Call, reply: Reply) -> web.StreamResponse:
+        """Relay one request; raise GatewayError when no replica takes it.
+
+        When every replica has refused, the request waits for another one, as long as one without replicas
+        would have waited.
+        """
         tried: dict[str, NotTaken] = {}
+        seconds = self._waiting.hold_seconds(call.service) if call.visit is not None else 0.0
+        while True:
+            answered = await self._try_replicas(request, call, reply, tried)
+            if answered is not None:
+                return answered
+            if call.visit is None or len(tried) >= self._config.max_attempts:
+                break
+            if not await self._waiting.another_replica(call.visit, tried, seconds):
+                break
+        raise _nobody_took_it(call.service, self._world().replicas(call.service), tried)
+
+    async def _try_replicas(
+        self, request: web.Request, call: Call, reply: Reply, tried: dict[str, NotTaken]
+    ) -> web.StreamResponse | None:
         while len(tried) < self._config.max_attempts:
             pod = choose(
                 self._world().replicas(call.service),
@@ -96,14 +123,14 @@ class Proxy:
             )
             if pod is None:
                 break
-            record.replica = pod.name
+            call.record.replica = pod.name
             with self._ledger.hold(pod.uid):
-                outcome = await self._attempt(request, call, pod, record)
+                outcome = await self._attempt(request, call, pod, reply)
             if isinstance(outcome, web.StreamResponse):
                 return outcome
             tried[pod.uid] = outcome
-            self._note_not_taken(pod, outcome, call.service, record)
-        raise _nobody_took_it(call.service, self._world().replicas(call.service), tried)
+            self._note_not_taken(pod, outcome, call.service, call.record)
+        return None
 
     def _note_not_taken(self, pod: Pod, outcome: NotTaken, service: Service, record: Record) -> None:
         self._ledger.suspect(pod.uid)
@@ -115,8 +142,9 @@ class Proxy:
         )
 
     async def _attempt(
-        self, request: web.Request, call: Call, pod: Pod, record: Record
+        self, request: web.Request, call: Call, pod: Pod, reply: Reply
     ) -> web.StreamResponse | NotTaken:
+        record = call.record
         url = URL.build(
             scheme="http",
             host=pod.address,
@@ -150,19 +178,16 @@ class Proxy:
                 self._ledger.suspect(pod.uid)
             else:
                 self._ledger.trust(pod.uid)
-            return await self._relay(request, upstream, record)
+            return await self._relay(upstream, record, reply)
 
     async def _relay(
-        self, request: web.Request, upstream: aiohttp.ClientResponse, record: Record
+        self, upstream: aiohttp.ClientResponse, record: Record, reply: Reply
     ) -> web.StreamResponse:
-        response = web.StreamResponse(
-            status=upstream.status,
-            reason=upstream.reason,
-            headers=response_headers(upstream, record.request_id),
-        )
-        await response.prepare(request)
+        if reply.must_become_event(upstream):
+            return await reply.end_with_event_of(upstream)
+        response = await reply.relay_head(upstream)
         at_event_end = True
-        meter = Meter(is_events=response.content_type == "text/event-stream")
+        meter = Meter(is_events=response.content_type == EVENT_STREAM)
         while True:
             try:
                 chunk = await upstream.content.readany()
@@ -173,52 +198,18 @@ class Proxy:
                     record.replica,
                     error,
                 )
-                await self._cut(request, response, record, tell_client=at_event_end)
+                await reply.cut(tell_client=at_event_end)
                 return response
             if not chunk:
                 break
             record.mark_first_byte()
             record.count_output(meter.feed(chunk))
             at_event_end = chunk.endswith(b"\n\n")
-            if not await self._write(request, response, record, chunk):
+            if not await reply.write(response, chunk):
                 return response
         record.settle_output(meter.num_tokens)
-        await self._write(request, response, record, None)
+        await reply.write(response, None)
         return response
-
-    async def _write(
-        self, request: web.Request, response: web.StreamResponse, record: Record, chunk: bytes | None
-    ) -> bool:
-        """Write a chunk, or the end (`None`), to the client; say whether it is still there."""
-        try:
-            async with asyncio.timeout(self._config.write_timeout_seconds):
-                await (response.write_eof() if chunk is None else response.write(chunk))
-        except TimeoutError:
-            logger.warning(
-                "request %s: the client read nothing for %g s",
-                record.request_id,
-                self._config.write_timeout_seconds,
-            )
-        except (ConnectionError, aiohttp.ClientConnectionError):
-            logger.info("request %s: the client has gone", record.request_id)
-        else:
-            return True
-        record.cut_by = "client"
-        _abort(request)
-        return False
-
-    async def _cut(
-        self, request: web.Request, response: web.StreamResponse, record: Record, *, tell_client: bool
-    ) -> None:
-        """End a response that cannot be finished so that the client notices."""
-        record.cut_by = "replica"
-        if tell_client and response.content_type == "text/event-stream":
-            event = errors.error_event(errors.bad_upstream("The replica broke off in mid-stream."))
-            if await self._write(request, response, record, event):
-                await self._write(request, response, record, None)
-                record.cut_by = "replica"
-                return
-        _abort(request)
 
 
 def make_session(config: ProxyConfig) -> aiohttp.ClientSession:
@@ -235,11 +226,6 @@ def make_session(config: ProxyConfig) -> aiohttp.ClientSession:
     )
 
 
-def _abort(request: web.Request) -> None:
-    if request.transport is not None:
-        request.transport.abort()
-
-
 def _nobody_took_it(
     service: Service, replicas: tuple[Pod, ...], tried: dict[str, NotTaken]
 ) -> errors.GatewayError:
@@ -250,5 +236,4 @@ def _nobody_took_it(
         return errors.unavailable(
             f"{title}: every ready replica is draining; try again soon.", "no_ready_replica"
         )
-    state = f"{len(replicas)} exist, none of them ready" if replicas else "none exists"
-    return errors.unavailable(f"{title} has no ready replica ({state}).", "no_ready_replica")
+    return errors.no_ready_replica(service, replicas)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
-from tidemill_gateway.world import Service
+from tidemill_gateway.objects import Service
 
 MODELS_PATH = "/v1/models"
 MAX_NAMES_IN_MESSAGE = 10

@@ -5,7 +5,7 @@ know the API server and requests: watches write here, the proxy reads.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from tidemill_gateway.route import Claims, build_claims
 from tidemill_gateway.world import World
@@ -20,6 +20,7 @@ class ClusterState:
         self._world = World()
         self._claims = build_claims(())
         self._missing = set(sources)
+        self._listeners: list[Callable[[], None]] = []
 
     @property
     def world(self) -> World:
@@ -46,6 +47,12 @@ class ClusterState:
         if world.services is not self._world.services:
             self._claims = build_claims(world.services_by_age)
         self._world = world
+        for listener in self._listeners:
+            listener()
+
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """Call a function whenever the world has changed."""
+        self._listeners.append(listener)
 
     def mark_delivered(self, source: str) -> None:
         """Note that a source has delivered its first list."""

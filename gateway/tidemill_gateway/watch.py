@@ -10,15 +10,16 @@ import asyncio
 import json
 import logging
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tidemill_gateway import world as worlds
+from tidemill_gateway.api_error import ApiError
 from tidemill_gateway.metrics import GatewayMetrics
+from tidemill_gateway.objects import Item, Kind, MalformedObjectError, parse, uid_of
 from tidemill_gateway.state import ClusterState
-from tidemill_gateway.world import Kind, MalformedObjectError
 from tidemill_operator import names
 
 logger = logging.getLogger(__name__)
@@ -28,14 +29,6 @@ PAGE_SIZE = 500
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 OURS = names.LABEL_SERVICE  # a selector that asks only for the label's presence
 METADATA_ONLY = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1,application/json"
-
-
-class ApiError(Exception):
-    """The API server refused, could not be reached, or answered what is no answer."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(f"{status} {reason}" if status else reason)
-        self.status = status
 
 
 class ApiReader(Protocol):
@@ -52,10 +45,11 @@ class ApiReader(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """One thing to watch: a kind, in one namespace or in all (`None`)."""
+    """One thing to watch: a kind, in one namespace or in all (`None`), and which of its objects."""
 
     kind: Kind
     namespace: str | None
+    selector: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -70,14 +64,11 @@ class Source:
             Kind.PODS: "/api/v1",
             Kind.REPLICA_SETS: "/apis/apps/v1",
             Kind.DEPLOYMENTS: "/apis/apps/v1",
+            Kind.GATEWAYS: "/api/v1",
+            Kind.KEYS: "/api/v1",
         }[self.kind]
         within = f"/namespaces/{self.namespace}" if self.namespace else ""
-        return f"{root}{within}/{self.kind.value}"
-
-    @property
-    def selector(self) -> dict[str, str]:
-        """Give the query that leaves out other people's objects."""
-        return {} if self.kind is Kind.SERVICES else {"labelSelector": OURS}
+        return f"{root}{within}/{self.kind.plural}"
 
     def accept(self, *, is_list: bool) -> str:
         """Give the Accept header: of links between owners only the metadata matters."""
@@ -98,10 +89,33 @@ class WatchTiming:
     sleep: Callable[[float], Awaitable[None]] = field(default=asyncio.sleep)
 
 
-def sources(namespaces: tuple[str, ...]) -> tuple[Source, ...]:
-    """Give everything there is to watch; without namespaces, in the whole cluster."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Home:
+    """Where this gateway lives, how its fellows are found, and which Secret holds the projected keys."""
+
+    namespace: str
+    gateway_selector: str = names.DEFAULT_GATEWAY_SELECTOR
+    keys_secret: str = names.GATEWAY_KEYS_SECRET
+
+
+def sources(namespaces: tuple[str, ...], home: Home | None = None) -> tuple[Source, ...]:
+    """Give everything there is to watch; without namespaces, in the whole cluster.
+
+    Without a home, as on a developer's machine, there are no fellows and no keys.
+    """
     wanted: tuple[str | None, ...] = namespaces or (None,)
-    return tuple(Source(kind=kind, namespace=namespace) for namespace in wanted for kind in Kind)
+    ours = {"labelSelector": OURS}
+    found = [
+        Source(kind=kind, namespace=namespace, selector={} if kind is Kind.SERVICES else ours)
+        for namespace in wanted
+        for kind in (Kind.SERVICES, Kind.PODS, Kind.REPLICA_SETS, Kind.DEPLOYMENTS)
+    ]
+    if home is not None:
+        fellows = {"labelSelector": home.gateway_selector}
+        only = {"fieldSelector": f"metadata.name={home.keys_secret}"}
+        found.append(Source(kind=Kind.GATEWAYS, namespace=home.namespace, selector=fellows))
+        found.append(Source(kind=Kind.KEYS, namespace=home.namespace, selector=only))
+    return tuple(found)
 
 
 class Watch:
@@ -166,14 +180,14 @@ class Watch:
         return min(grown, self._timing.max_delay_seconds) * (0.5 + 0.5 * self._timing.jitter())
 
     async def _list(self) -> str:
-        items: list[worlds.Service | worlds.Pod | worlds.Link] = []
+        items: list[Item] = []
         query = {"limit": str(PAGE_SIZE), **self._source.selector}
         while True:
             page = await self._api.get(self._source.path, query, self._source.accept(is_list=True))
             metadata = page.get("metadata") or {}
             for raw in page.get("items") or ():
                 try:
-                    items.append(worlds.parse(self._source.kind, raw))
+                    items.append(parse(self._source.kind, raw))
                 except MalformedObjectError as error:
                     logger.warning("list of %s: left out an object: %s", self._source.label, error)
             if not metadata.get("continue"):
@@ -231,9 +245,9 @@ class Watch:
         before = self._state.world
         try:
             if kind == "DELETED":
-                after = worlds.remove(before, self._source.kind, worlds.uid_of(raw))
+                after = worlds.remove(before, self._source.kind, uid_of(raw))
             else:
-                after = worlds.put(before, self._source.kind, worlds.parse(self._source.kind, raw))
+                after = worlds.put(before, self._source.kind, parse(self._source.kind, raw))
         except MalformedObjectError as error:
             logger.warning("watch of %s: passed over an event %s: %s", self._source.label, kind, error)
             return

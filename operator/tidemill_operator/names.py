@@ -60,6 +60,7 @@ ADMIN_TOKEN_DIRECTORY: Final = "/var/run/tidemill/admin"  # noqa: S105 - a path
 ADMIN_TOKEN_FILE: Final = f"{ADMIN_TOKEN_DIRECTORY}/{ADMIN_TOKEN_KEY}"
 
 DEFAULT_GATEWAY_SELECTOR: Final = f"{LABEL_APP_NAME}={APP},{LABEL_APP_COMPONENT}={COMPONENT_GATEWAY}"
+GATEWAY_KEYS_SECRET: Final = "tidemill-gateway-keys"  # noqa: S105 - a name
 DEFAULT_LEASE_NAME: Final = FIELD_MANAGER
 
 

@@ -8,23 +8,34 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
+from tidemill_gateway.activation import StatusWriter
+from tidemill_gateway.clocks import Clocks
+from tidemill_gateway.demand import DemandBook
 from tidemill_gateway.metrics import GatewayMetrics
+from tidemill_gateway.objects import Kind, Pod, Service, parse
 from tidemill_gateway.process import listen, start_app
-from tidemill_gateway.server import TRAFFIC, ServerConfig, Traffic, make_app
+from tidemill_gateway.server import DEMAND, TRAFFIC, WAITING, ServerConfig, Surroundings, Traffic, make_app
 from tidemill_gateway.state import ClusterState
-from tidemill_gateway.world import Kind, Pod, Service, World, parse, put
+from tidemill_gateway.waiting_room import WaitingConfig, WaitingRoom
+from tidemill_gateway.world import World, put
 from tidemill_operator import names
 
 Raw = dict[str, Any]
+IMPATIENT = ServerConfig(waiting=WaitingConfig(hold_seconds=0))
 
 
 def make_service(name: str = "chat", namespace: str = "default", **changes: Any) -> Raw:
-    """Build an InferenceService; `changes`: uid, created, served, host."""
+    """Build an InferenceService; `changes`: uid, created, served, host, status, and fields of the spec."""
     spec: Raw = {"model": {"uri": "sim://test"}, "replicas": 1}
+    spec |= {
+        key: changes[key]
+        for key in ("replicas", "scaling", "routing", "rollout", "suspend")
+        if key in changes
+    }
     if "served" in changes:
         spec["model"]["servedNames"] = changes["served"]
     if "host" in changes:
-        spec["routing"] = {"ingress": {"host": changes["host"]}}
+        spec["routing"] = {**spec.get("routing", {}), "ingress": {"host": changes["host"]}}
     return {
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,
@@ -36,6 +47,7 @@ def make_service(name: str = "chat", namespace: str = "default", **changes: Any)
             "resourceVersion": "1",
         },
         "spec": spec,
+        "status": changes.get("status", {}),
     }
 
 
@@ -51,7 +63,7 @@ def make_link(uid: str, namespace: str = "default", owners: list[Raw] | None = N
 
 
 def make_pod(name: str = "chat-1", namespace: str = "default", **changes: Any) -> Raw:
-    """Build a pod; `changes`: owners, address, port, ready, routable, terminating, version."""
+    """Build a pod; `changes`: owners, address, port, ready, routable, revision, terminating, version."""
     metadata: Raw = {
         "name": name,
         "namespace": namespace,
@@ -59,6 +71,7 @@ def make_pod(name: str = "chat-1", namespace: str = "default", **changes: Any) -
         "resourceVersion": changes.get("version", "1"),
         "labels": {
             names.LABEL_SERVICE: "chat",
+            names.LABEL_REVISION: changes.get("revision", "rev1"),
             names.LABEL_ROUTABLE: changes.get("routable", names.ROUTABLE_YES),
         },
         "ownerReferences": changes.get("owners", owned_by("apps/v1", "ReplicaSet", f"rs-{namespace}-chat")),
@@ -124,6 +137,8 @@ class RunningGateway:
     state: ClusterState
     metrics: GatewayMetrics
     traffic: Traffic
+    demand: DemandBook
+    waiting: WaitingRoom
     client: aiohttp.ClientSession
 
     def url(self, path: str) -> str:
@@ -140,15 +155,26 @@ class RunningGateway:
 
 
 @asynccontextmanager
-async def run_gateway(world: World, config: ServerConfig | None = None) -> AsyncIterator[RunningGateway]:
+async def run_gateway(
+    world: World, config: ServerConfig | None = None, writer: StatusWriter | None = None
+) -> AsyncIterator[RunningGateway]:
     """Run the public side of a gateway over a given world."""
     state, metrics = ClusterState(()), GatewayMetrics()
     state.update(world)
-    app = make_app(config=config or ServerConfig(), state=state, metrics=metrics)
+    around = Surroundings(writer=writer, clocks=Clocks())
+    app = make_app(config=config or IMPATIENT, state=state, metrics=metrics, around=around)
     runner = await start_app(app)
     port, _ = await listen(runner, "127.0.0.1", 0)
-    async with aiohttp.ClientSession() as client:
-        yield RunningGateway(port=port, state=state, metrics=metrics, traffic=app[TRAFFIC], client=client)
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as client:
+        yield RunningGateway(
+            port=port,
+            state=state,
+            metrics=metrics,
+            traffic=app[TRAFFIC],
+            demand=app[DEMAND],
+            waiting=app[WAITING],
+            client=client,
+        )
     await runner.cleanup()
 
 

@@ -10,8 +10,9 @@ from aiohttp import web
 from kubernetes.aio.client import ApiClient, Configuration
 
 from tidemill_gateway.api import KubernetesApi
+from tidemill_gateway.objects import Kind
 from tidemill_gateway.process import listen
-from tidemill_gateway.world import Kind
+from tidemill_operator import names
 
 Raw = dict[str, Any]
 
@@ -84,8 +85,12 @@ class FakeApiServer:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer a list or a watch."""
-        plural = request.path.rsplit("/", 1)[-1]
         query = dict(request.query)
+        plural = request.path.rsplit("/", 1)[-1]
+        if plural == "secrets":
+            plural = Kind.KEYS.value
+        elif query.get("labelSelector") == names.DEFAULT_GATEWAY_SELECTOR:
+            plural = Kind.GATEWAYS.value
         if self.refuse_with is not None:
             code, message = self.refuse_with
             return web.json_response({"kind": "Status", "code": code, "message": message}, status=code)

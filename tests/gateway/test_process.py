@@ -12,8 +12,8 @@ from aiohttp import web
 from gateway.builders import chain_of, make_pod, make_service, run_upstream
 from gateway.fake_api_server import FakeApiServer, run_fake_api_server
 from tidemill_gateway.__main__ import config_from, parse_arguments
+from tidemill_gateway.objects import Kind
 from tidemill_gateway.process import ProcessConfig, serve
-from tidemill_gateway.world import Kind
 
 CHAT = {"model": "chat"}
 

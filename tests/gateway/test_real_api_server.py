@@ -16,9 +16,10 @@ from kubernetes.aio.config import load_kube_config_from_dict
 from gateway.builders import owned_by
 from tidemill_gateway.api import KubernetesApi
 from tidemill_gateway.metrics import GatewayMetrics
+from tidemill_gateway.objects import Pod
 from tidemill_gateway.state import ClusterState
 from tidemill_gateway.watch import Watch, WatchTiming, sources
-from tidemill_gateway.world import Pod, World
+from tidemill_gateway.world import World
 from tidemill_operator import names
 
 if TYPE_CHECKING:

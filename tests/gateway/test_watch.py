@@ -10,10 +10,12 @@ import pytest
 
 from gateway.builders import chain_of, make_pod, make_service
 from gateway.fake_api_server import FakeApiServer, run_fake_api_server
+from tidemill_gateway.api_error import ApiError
 from tidemill_gateway.metrics import GatewayMetrics
+from tidemill_gateway.objects import Kind
 from tidemill_gateway.state import ClusterState
-from tidemill_gateway.watch import ApiError, Source, Watch, WatchTiming, sources, split_lines
-from tidemill_gateway.world import Kind, World
+from tidemill_gateway.watch import Home, Watch, WatchTiming, sources, split_lines
+from tidemill_gateway.world import World
 
 
 @dataclass
@@ -51,7 +53,8 @@ async def watching(
 
     async with run_fake_api_server() as (server, api):
         prepare(server)
-        watched = [Source(kind=kind, namespace=namespace) for kind in kinds]
+        everything = sources((namespace,) if namespace else (), Home(namespace="home"))
+        watched = [source for source in everything if source.kind in kinds]
         state = ClusterState(source.label for source in watched)
         metrics = GatewayMetrics()
         timing = WatchTiming(silence_seconds=silence_seconds, sleep=sleep, jitter=lambda: 1.0)
@@ -108,12 +111,15 @@ async def test_all_kinds_together_give_a_service_its_replicas() -> None:
 
 async def test_only_labelled_objects_and_only_the_metadata_of_links_are_asked_for() -> None:
     async with watching(*Kind, namespace="team") as view:
-        await view.until(lambda: len(view.server.watches) == 4)
+        await view.until(lambda: len(view.server.watches) == 6)
         asked = {found["plural"]: found for found in view.server.lists}
         assert asked["pods"]["path"] == "/api/v1/namespaces/team/pods"
         assert asked["pods"]["labelSelector"] == "serving.tidemill.dev/service"
         assert "labelSelector" not in asked["inferenceservices"]
         assert "PartialObjectMetadataList" in asked["deployments"]["accept"]
+        assert asked["gateways"]["path"] == "/api/v1/namespaces/home/pods"
+        assert asked["keys"]["path"] == "/api/v1/namespaces/home/secrets"
+        assert asked["keys"]["fieldSelector"] == "metadata.name=tidemill-gateway-keys"
         assert all(found["allowWatchBookmarks"] == "true" for found in view.server.watches)
 
 
@@ -210,8 +216,11 @@ async def test_an_object_that_can_not_be_read_is_passed_over(bad: dict[str, Any]
 
 
 def test_without_namespaces_every_kind_is_watched_once_in_the_whole_cluster() -> None:
-    assert [source.label for source in sources(())] == [kind.value for kind in Kind]
+    in_cluster = ["inferenceservices", "pods", "replicasets", "deployments"]
+    assert [source.label for source in sources(())] == in_cluster
     assert len(sources(("a", "b"))) == 8
+    at_home = [source.label for source in sources((), Home(namespace="home"))]
+    assert at_home == [*in_cluster, "gateways in home", "keys in home"]
 
 
 async def chunks_of(*chunks: bytes) -> AsyncGenerator[bytes, None]:

@@ -14,7 +14,8 @@ from gateway.builders import (
     parsed_pod,
     parsed_service,
 )
-from tidemill_gateway.world import Kind, Link, MalformedObjectError, World, parse, put, remove, replace_all
+from tidemill_gateway.objects import Kind, Link, MalformedObjectError, parse
+from tidemill_gateway.world import World, put, remove, replace_all
 from tidemill_operator import names
 
 CHAT = make_service()
