@@ -13,6 +13,8 @@ from prometheus_client import disable_created_metrics
 from tidemill_gateway.process import ProcessConfig, run
 from tidemill_gateway.proxy import ProxyConfig
 from tidemill_gateway.server import MIB, ServerConfig
+from tidemill_gateway.waiting_room import WaitingConfig
+from tidemill_gateway.watch import Home
 from tidemill_operator import names
 
 
@@ -46,6 +48,10 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     add("--max-in-flight", type=_positive_int, default=4096, help="more requests at once get 429")
     add("--connect-timeout", type=_seconds, default=3.0, help="seconds to connect to a replica")
     add("--idle-timeout", type=_seconds, default=600.0, help="seconds a replica may send nothing before 504")
+    add("--hold-timeout", type=_seconds, default=30.0, help="seconds to wait for a replica that is not there")
+    add("--namespace", default=os.environ.get("POD_NAMESPACE"), help="where the gateways and their keys are")
+    add("--gateway-selector", default=names.DEFAULT_GATEWAY_SELECTOR, help="labels of the gateways' pods")
+    add("--keys-secret", default=names.GATEWAY_KEYS_SECRET, help="the Secret with the hashes of API keys")
     add("--shutdown-grace", type=_seconds, default=5.0, help="seconds to go on accepting after SIGTERM")
     add(
         "--shutdown-timeout",
@@ -65,16 +71,28 @@ def config_from(arguments: argparse.Namespace) -> ProcessConfig:
         admin_host=arguments.admin_host,
         admin_port=arguments.admin_port,
         namespaces=tuple(dict.fromkeys(arguments.watch_namespace)),
+        home=_home(arguments),
         shutdown_grace_seconds=arguments.shutdown_grace,
         shutdown_timeout_seconds=arguments.shutdown_timeout,
         server=ServerConfig(
             max_body_bytes=arguments.max_body_bytes,
             max_in_flight=arguments.max_in_flight,
             name=arguments.name,
+            waiting=WaitingConfig(hold_seconds=arguments.hold_timeout),
             proxy=ProxyConfig(
                 connect_timeout_seconds=arguments.connect_timeout, idle_timeout_seconds=arguments.idle_timeout
             ),
         ),
+    )
+
+
+def _home(arguments: argparse.Namespace) -> Home | None:
+    if arguments.namespace is None:
+        return None
+    return Home(
+        namespace=arguments.namespace,
+        gateway_selector=arguments.gateway_selector,
+        keys_secret=arguments.keys_secret,
     )
 
 

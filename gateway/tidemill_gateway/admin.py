@@ -56,9 +56,12 @@ async def write_metrics(request: web.Request) -> web.Response:
     metrics, world = request.app[METRICS], request.app[STATE].world
     metrics.known_services.set(len(world.services))
     metrics.ready_replicas.clear()
+    metrics.held.clear()
     for service in world.services_by_age:
         num_ready = sum(pod.takes_requests for pod in world.replicas(service))
         metrics.ready_replicas.labels(service.namespace, service.name).set(num_ready)
+        num_held = request.app[DEMAND].of(service.key).held_requests
+        metrics.held.labels(service.namespace, service.name).set(num_held)
     return web.Response(body=generate_latest(metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 

@@ -184,16 +184,22 @@ def test_wrong_values_are_refused_by_name(
     assert complaint in done.stderr
 
 
-def test_the_gateway_may_only_read_and_no_secrets(everything: Objects, defaults: Objects) -> None:
+def test_the_gateway_reads_no_secret_but_its_own_and_writes_only_the_time_of_a_wake(
+    render: Render, everything: Objects, defaults: Objects
+) -> None:
+    reading = {"inferenceservices", "pods", "replicasets", "deployments", "secrets"}
     for objects in (everything, defaults):
         rules = set(rules_of(objects, "gateway"))
-        assert {verb for _, _, verb in rules} == {"get", "list", "watch"}
-        assert {resource for _, resource, _ in rules} == {
-            "inferenceservices",
-            "pods",
-            "replicasets",
-            "deployments",
-        }
+        writing = {rule for rule in rules if rule[2] not in ("get", "list", "watch")}
+        assert writing == {("serving.tidemill.dev", "inferenceservices/status", "patch")}
+        assert {resource for _, resource, _ in rules - writing} == reading
+        for role in (*of_kind(objects, "ClusterRole", "gateway"), *of_kind(objects, "Role", "gateway")):
+            for rule in role["rules"]:
+                if "secrets" in rule["resources"]:
+                    assert role["kind"] == "Role"
+                    assert rule["resourceNames"] == ["tidemill-gateway-keys"]
+    without = set(rules_of(render({"gateway": {"scaleToZero": False}}), "gateway"))
+    assert {verb for _, _, verb in without} == {"get", "list", "watch"}
 
 
 def test_no_role_holds_a_wildcard(defaults: Objects) -> None:
@@ -253,9 +259,14 @@ def test_the_operator_is_told_labels_that_the_gateway_pods_have(defaults: Object
     assert service["spec"]["selector"].items() <= labels.items()
 
 
-def test_the_gateway_understands_its_arguments(everything: Objects) -> None:
+def test_the_gateway_understands_its_arguments(everything: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = deployment(everything, "gateway")["spec"]["template"]["spec"]
+    monkeypatch.setenv("POD_NAMESPACE", NAMESPACE)
+    assert {"POD_NAME", "POD_NAMESPACE"} <= {variable["name"] for variable in spec["containers"][0]["env"]}
     config = config_from(parse_arguments(spec["containers"][0]["args"]))
+    assert config.home is not None
+    assert (config.home.namespace, config.home.keys_secret) == (NAMESPACE, "tidemill-gateway-keys")
+    assert of_kind(everything, "Secret", config.home.keys_secret)
     assert config.namespaces == ("team-a", "team-b")
     assert config.server.max_body_bytes == 123456789
     ports = {port["name"]: port["containerPort"] for port in spec["containers"][0]["ports"]}

@@ -15,6 +15,8 @@
 {{- define "tidemill.operator.fullname" -}}{{ include "tidemill.fullname" . }}-operator{{- end -}}
 {{- define "tidemill.gateway.fullname" -}}{{ include "tidemill.fullname" . }}-gateway{{- end -}}
 
+{{- define "tidemill.gateway.keysSecretName" -}}{{ include "tidemill.gateway.fullname" . }}-keys{{- end -}}
+
 {{- define "tidemill.operator.serviceAccountName" -}}
 {{- default (include "tidemill.operator.fullname" .) .Values.operator.serviceAccount.name -}}
 {{- end -}}
