@@ -48,3 +48,16 @@ EVENTS: Final = Counter(
     labelnames=("type",),
     registry=REGISTRY,
 )
+SCRAPES: Final = Counter(
+    "tidemill_autoscaler_scrapes",
+    "Questions to engines and gateways by what was asked for (load, metrics, demand) and how it ended",
+    labelnames=("source", "result"),
+    registry=REGISTRY,
+)
+SCRAPE_SECONDS: Final = Histogram(
+    "tidemill_autoscaler_scrape_seconds",
+    "How long engines and gateways took to answer",
+    labelnames=("source",),
+    buckets=(0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 2),
+    registry=REGISTRY,
+)
