@@ -24,7 +24,14 @@ CAPACITY_AVAILABLE: Final = "CapacityAvailable"
 SUSPENDED: Final = "Suspended"
 RECONCILING: Final = "Reconciling"
 STALLED: Final = "Stalled"
+SCALING_LIMITED: Final = "ScalingLimited"
+METRICS_AVAILABLE: Final = "MetricsAvailable"
+SLO_MET: Final = "SLOMet"
 NEWER_TEMPLATE: Final = "NewerTemplateAvailable"
+# Those that the autoscaler finds; AbleToScale has an answer without it.
+SCALING_CONDITIONS: Final = frozenset(
+    {SCALING_ACTIVE, ABLE_TO_SCALE, SCALING_LIMITED, METRICS_AVAILABLE, SLO_MET}
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +42,14 @@ class Condition:
     is_true: bool
     reason: str
     message: str
+    is_unknown: bool = False
+
+    @property
+    def status(self) -> str:
+        """Give the status in the API's form."""
+        if self.is_unknown:
+            return "Unknown"
+        return "True" if self.is_true else "False"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +57,7 @@ class Situation:
     """The facts that the conditions state; `problem` is what keeps the operator from acting at all.
 
     `scaling_conditions`: the autoscaler's own, which take the place of those of the same type.
+    `activation_failure`: why the last attempt to wake the service from zero came to nothing.
     """
 
     problem: Failure | None = None
@@ -59,6 +75,14 @@ class Situation:
     scaling: ScalingPolicy | None = None
     has_newer_template: bool = False
     scaling_conditions: tuple[Condition, ...] = ()
+    activation_failure: str = ""
+    cold_start_seconds: float | None = None
+
+    @property
+    def is_at_zero(self) -> bool:
+        """Tell whether the autoscaler wants no replica because nobody asks for the model."""
+        may_be_zero = self.scaling is not None and self.scaling.scale_to_zero is not None
+        return self.desired == 0 and may_be_zero and not self.is_suspended and self.problem is None
 
     @property
     def is_settled(self) -> bool:
@@ -93,7 +117,7 @@ def merge(
     before = {condition.get("type"): condition for condition in previous}
     merged = []
     for condition in conditions:
-        status = "True" if condition.is_true else "False"
+        status = condition.status
         old = before.get(condition.type, {})
         is_same = old.get("status") == status and bool(old.get("lastTransitionTime"))
         merged.append(
@@ -111,6 +135,8 @@ def merge(
 
 def _ready(situation: Situation) -> Condition:
     route = _route_ready(situation)
+    if situation.is_at_zero and situation.num_gateways > 0:
+        return _ready_at_zero(situation)
     blocked = _blocked(READY, situation)
     if blocked is not None:
         return blocked
@@ -120,6 +146,17 @@ def _ready(situation: Situation) -> Condition:
     if situation.num_ready > 0:
         return Condition(type=READY, is_true=False, reason=route.reason, message=route.message)
     return _not_ready(READY, situation)
+
+
+def _ready_at_zero(situation: Situation) -> Condition:
+    """Say that the first request wakes the service, unless the last one could not."""
+    if situation.activation_failure:
+        message = situation.activation_failure
+        return Condition(type=READY, is_true=False, reason="ActivationFailed", message=message)
+    known = situation.cold_start_seconds
+    lasts = "" if known is None else f"; a start has taken about {known:.0f} s"
+    message = f"no replica runs because nobody asks for the model; the first request starts one{lasts}"
+    return Condition(type=READY, is_true=True, reason="ScaledToZero", message=message)
 
 
 def _model_ready(situation: Situation) -> Condition:
@@ -185,14 +222,12 @@ def _conflict(lost: Sequence[LostClaim]) -> Condition:
 def _scaling_active(situation: Situation) -> Condition:
     if situation.scaling is None:
         reason, message = "ManualReplicas", "spec.replicas decides; no spec.scaling is given"
+    elif situation.is_suspended:
+        reason, message = "Suspended", "spec.suspend is true: nothing is decided until it is not"
     elif situation.scaling.mode == MODE_ADVISORY:
-        reason, message = "AutoscalerNotIncluded", "this version gives no advice; spec.replicas decides"
+        reason, message = "NoDecisionYet", "spec.replicas decides; advice follows as soon as figures are read"
     else:
-        reason = "AutoscalerNotIncluded"
-        message = (
-            "this version has no autoscaler yet; the service is held at scaling.minReplicas "
-            f"({situation.scaling.min_replicas})"
-        )
+        reason, message = "NoDecisionYet", f"held at {situation.desired} replicas until figures are read"
     return Condition(type=SCALING_ACTIVE, is_true=False, reason=reason, message=message)
 
 
@@ -260,6 +295,9 @@ def _blocked(kind: str, situation: Situation) -> Condition | None:
         return Condition(type=kind, is_true=False, reason=problem.reason, message=problem.message)
     if situation.is_suspended:
         return Condition(type=kind, is_true=False, reason="Suspended", message="spec.suspend is true")
+    if situation.is_at_zero:
+        message = "no replica runs because nobody asks for the model"
+        return Condition(type=kind, is_true=False, reason="ScaledToZero", message=message)
     if situation.desired == 0:
         message = "spec.replicas is 0: set it to 1 or more to serve"
         return Condition(type=kind, is_true=False, reason="NoReplicas", message=message)

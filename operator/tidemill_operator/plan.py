@@ -116,6 +116,8 @@ def _plan_children(
     situation = replace(
         _situation(context, observed, replicas, has_newer_template=template != fresh),
         scaling_conditions=scaling.conditions,
+        activation_failure=scaling.activation_failure,
+        cold_start_seconds=scaling.cold_start_seconds,
     )
     has_secret = observed.child("Secret", names.admin_secret_name(context.name)) is not None
     status = status_module.build_status(

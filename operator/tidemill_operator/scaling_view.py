@@ -16,9 +16,12 @@ class ScalingView:
     """A decision, and what status says of it.
 
     `desired` is None while there is no decision, which means hold, never zero. `status` becomes
-    `status.scaling` as it is. `conditions` take the place of those of the same type.
+    `status.scaling` as it is. `conditions` take the place of those of the same type. `activation_failure` says
+    why the last attempt to wake the service from zero came to nothing.
     """
 
     desired: int | None = None
     status: Mapping[str, Any] = field(default_factory=dict)
     conditions: tuple[Condition, ...] = ()
+    activation_failure: str = ""
+    cold_start_seconds: float | None = None

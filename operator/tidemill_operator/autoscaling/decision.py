@@ -98,6 +98,9 @@ class Decision:
     state: ScalingState
     retry_after_seconds: float
     unclamped_replicas: int
+    time_to_first_token_seconds: float | None = None
+    """As measured lately, at the percentile of the SLO; None: too few samples."""
+    inter_token_seconds: float | None = None
     terms: tuple[Term, ...] = ()
     clamps: tuple[Clamp, ...] = ()
     findings: tuple[Finding, ...] = ()

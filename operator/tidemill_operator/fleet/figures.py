@@ -1,8 +1,8 @@
 """What one answer of an engine or a gateway says, in the autoscaler's terms.
 
-Pure. Knows our `/load` and `/demand` documents and the metric names that vLLM and others export. An answer that
-lacks what every decision needs is missing, with the name of what it lacks: never zero. Refuses to know where
-an answer came from.
+Pure. Knows our `/load` and `/demand` documents and the metric names that vLLM and others export. An answer
+that lacks what every decision needs is missing, with the name of what it lacks: never zero. Refuses to know
+where an answer came from.
 """
 
 import json
