@@ -73,6 +73,11 @@ class LeaderElector:
             return False
         return self._clock.monotonic() - self._renewed_at < self._timing.renew_deadline_seconds
 
+    @property
+    def holder(self) -> str:
+        """Give who held the lease when it was last looked at; empty when nobody did."""
+        return str((self._seen or {}).get("holderIdentity") or "")
+
     async def acquire(self) -> None:
         """Wait until the lease is held."""
         while not await self._attempt(self._timing.renew_deadline_seconds):

@@ -18,6 +18,8 @@ from tidemill_operator.manifests import Context, Manifest
 from tidemill_operator.observed import ChildView, Observed
 from tidemill_operator.ownership import find_obstacle
 from tidemill_operator.rollout import RevisionCounts, bounds_of, split_replicas
+from tidemill_operator.scaling_events import scaling_events
+from tidemill_operator.scaling_spec import MODE_ADVISORY
 from tidemill_operator.scaling_view import ScalingView
 from tidemill_operator.spec import parse
 
@@ -297,6 +299,11 @@ def _events(service: Raw, context: Context, observed: Observed, status: Raw, *, 
                 f"put back: the InferenceService decides; use kubectl scale infsvc/{context.name} instead"
             )
             events.append(Event(type=EVENT_WARNING, reason="ReplicasPutBack", message=message))
+    is_advisory = context.spec.scaling is not None and context.spec.scaling.mode == MODE_ADVISORY
+    before = service.get("status") or {}
+    for is_warning, reason, message in scaling_events(before, status, is_advisory=is_advisory):
+        kind = EVENT_WARNING if is_warning else EVENT_NORMAL
+        events.append(Event(type=kind, reason=reason, message=message))
     return [*events, *_transition_events(service, status)]
 
 
@@ -326,6 +333,7 @@ _PASSING_REASONS: Final = frozenset(
         "RollingOut",
         "Suspended",
         "NoReplicas",
+        "ScaledToZero",
         "ScalingDown",
     }
 )

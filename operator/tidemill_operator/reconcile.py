@@ -6,14 +6,15 @@ that is killed at any point leaves nothing that the next run would not finish.
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Protocol
 
 from tidemill_operator import metrics
 from tidemill_operator import status as status_module
 from tidemill_operator.api import Object
 from tidemill_operator.claims import Claims
-from tidemill_operator.cluster import Cluster
+from tidemill_operator.cluster import Cluster, Reading
 from tidemill_operator.errors import ApiError, ObstacleError
 from tidemill_operator.keys import Key
 from tidemill_operator.observed import Observed, Refusal
@@ -25,8 +26,27 @@ from tidemill_operator.scaling_view import ScalingView
 logger = logging.getLogger(__name__)
 
 
-def _no_decision(_: Key) -> None:
-    """Say that nothing was decided about a service, so that one that scales by itself is held."""
+class Scaling(Protocol):
+    """What a run needs of the autoscaler."""
+
+    def look(self, service: Object, reading: Reading) -> ScalingView | None:
+        """Take in what was read of a service and give what is decided; None for one that does not scale."""
+        ...
+
+    def forget(self, key: Key) -> None:
+        """Drop everything about a service that is gone."""
+        ...
+
+
+class NoScaling:
+    """No autoscaler: a service that scales by itself is held where it is."""
+
+    def look(self, _service: Object, _reading: Reading) -> ScalingView | None:
+        """Decide nothing."""
+        return None
+
+    def forget(self, key: Key) -> None:
+        """Know nothing to drop."""
 
 
 def _nobody_waits(_: Key, __: str) -> None:
@@ -43,13 +63,14 @@ class Reconciler:
     engine_image: str
     now: Callable[[], datetime]
     on_leaving: Callable[[Key, str], object] = _nobody_waits
-    scaling_of: Callable[[Key], ScalingView | None] = _no_decision
+    scaling: Scaling = field(default_factory=NoScaling)
 
     async def run(self, key: Key) -> Outcome:
         """Bring one service closer to its spec; raise what should be tried again later."""
         service = await self.cluster.read_service(key)
         if service is None:
             self.cluster.forget(key)
+            self.scaling.forget(key)
             logger.info("%s is gone; its children go with it", key)
             return Outcome.GONE
         uid = service["metadata"]["uid"]
@@ -58,7 +79,7 @@ class Reconciler:
             return Outcome.DONE
         reading = await self.cluster.observe(service)
         observed = replace(reading.observed, lost_claims=self.claims.lost(key))
-        scaling = self.scaling_of(key)
+        scaling = self.scaling.look(service, reading)
         plan = self._plan(service, observed, scaling)
         found = await self.cluster.look_up(service, plan, reading.versions)
         if found:

@@ -16,8 +16,8 @@ class ScalingView:
     """A decision, and what status says of it.
 
     `desired` is None while there is no decision, which means hold, never zero. `status` becomes
-    `status.scaling` as it is. `conditions` take the place of those of the same type. `activation_failure` says
-    why the last attempt to wake the service from zero came to nothing.
+    `status.scaling` as it is. `conditions` take the place of those of the same type. `activation_failure`
+    says why the last attempt to wake the service from zero came to nothing.
     """
 
     desired: int | None = None

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from operator_builders import NOW
-from tidemill_operator.autoscaling.policy import ScalingPolicy
+from tidemill_operator.autoscaling.policy import ScaleToZero, ScalingPolicy
 from tidemill_operator.conditions import Condition, Situation, evaluate, merge
 from tidemill_operator.failures import Failure
 from tidemill_operator.observed import LostClaim
@@ -171,9 +171,9 @@ TABLE: dict[str, tuple[Situation, dict[str, tuple[bool, str] | None]]] = {
             "Stalled": None,
         },
     ),
-    "scaling asks for the autoscaler that is not there yet": (
+    "nothing was decided yet": (
         situation(scaling=ScalingPolicy(mode="Auto", min_replicas=2, max_replicas=4)),
-        {"ScalingActive": (False, "AutoscalerNotIncluded")},
+        {"ScalingActive": (False, "NoDecisionYet")},
     ),
     "the operator would make pods differently now": (
         situation(has_newer_template=True),
@@ -218,3 +218,38 @@ def test_dates_a_condition_whose_status_has_changed() -> None:
 
 def test_rebuilds_conditions_when_status_was_lost() -> None:
     assert [c["lastTransitionTime"] for c in merge(evaluate(situation()), [], NOW, 1)] == [NOW] * 9
+
+
+ZERO = ScalingPolicy(min_replicas=0, max_replicas=4, scale_to_zero=ScaleToZero())
+
+
+def at_zero(**changes: Any) -> dict[str, Condition]:
+    values = {"scaling": ZERO, "desired": 0, "num_ready": 0, "num_updated_ready": 0, "num_pods": 0, **changes}
+    return {condition.type: condition for condition in evaluate(situation(**values))}
+
+
+def test_at_zero_by_policy_the_service_is_ready_and_not_available() -> None:
+    found = at_zero(cold_start_seconds=12.4)
+    assert (found["Ready"].status, found["Ready"].reason) == ("True", "ScaledToZero")
+    assert "about 12 s" in found["Ready"].message
+    assert (found["Available"].status, found["Available"].reason) == ("False", "ScaledToZero")
+
+
+def test_at_zero_after_an_activation_that_failed_the_service_is_not_ready() -> None:
+    found = at_zero(activation_failure="no replica was ready within 300 s")
+    assert (found["Ready"].status, found["Ready"].reason) == ("False", "ActivationFailed")
+
+
+def test_at_zero_without_a_gateway_nobody_could_wake_the_service() -> None:
+    assert at_zero(num_gateways=0)["Ready"].is_true is False
+
+
+def test_zero_replicas_by_hand_are_not_zero_by_policy() -> None:
+    found = at_zero(scaling=None)
+    assert (found["Ready"].status, found["Ready"].reason) == ("False", "NoReplicas")
+
+
+def test_what_the_autoscaler_cannot_tell_is_unknown() -> None:
+    own = (Condition(type="SLOMet", is_true=False, is_unknown=True, reason="TooFewSamples", message="m"),)
+    merged = merge(evaluate(situation(scaling_conditions=own)), [], "2026-11-29T12:00:00Z", 1)
+    assert {c["type"]: c["status"] for c in merged}["SLOMet"] == "Unknown"

@@ -1,7 +1,7 @@
 """Runs one task per service that scales: ask, decide, and ask for a reconcile when the outcome is news.
 
-Knows when to do what. Refuses to decide (`autoscaling`), to judge what is news (`keeper.py`) and to write: the
-reconciler fetches the latest view of a service and `plan.py` alone writes replicas.
+Knows when to do what. Refuses to decide (`autoscaling`), to judge what is news (`keeper.py`) and to write:
+the reconciler fetches the latest view of a service and `plan.py` alone writes replicas.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tidemill_operator import metrics
+from tidemill_operator.api import Object
 from tidemill_operator.clock import Clock
 from tidemill_operator.cluster import Reading
 from tidemill_operator.errors import InvalidSpec
@@ -21,7 +22,7 @@ from tidemill_operator.fleet.facts import ServiceFacts, facts_of
 from tidemill_operator.fleet.keeper import Decide, Keeper
 from tidemill_operator.fleet.scraper import EngineTarget, GatewayAnswer, GatewayTarget, Scraper
 from tidemill_operator.keys import Key
-from tidemill_operator.observed import GatewayView, Observed
+from tidemill_operator.observed import GatewayView
 from tidemill_operator.scaling_view import ScalingView
 from tidemill_operator.spec import parse
 
@@ -56,7 +57,7 @@ class Autoscaler:
         self._drains = DrainTimes()
         self._gateways = _GatewayPoll(scraper, clock)
 
-    def look(self, service: Raw, reading: Reading, observed: Observed) -> ScalingView | None:
+    def look(self, service: Object, reading: Reading) -> ScalingView | None:
         """Take in what a reconcile has read, and give what is decided; None for one that does not scale."""
         key = Key(service["metadata"]["namespace"], service["metadata"]["name"])
         try:
@@ -64,7 +65,7 @@ class Autoscaler:
         except InvalidSpec:
             running = self._running.get(key)
             return running.keeper.view if running is not None else None
-        now = self._now()
+        now, observed = self._now(), reading.observed
         self._drains.note(key, observed.pods, spec.drain_timeout_seconds, now)
         if spec.scaling is None:
             self._stop(key)

@@ -158,9 +158,9 @@ def _overrides(condition: Condition) -> bool:
 
 
 def _essence(view: ScalingView) -> tuple[Any, ...]:
-    """Reduce a view to what nobody should wait for: the number, and what became true or false."""
+    """Reduce a view to what nobody should wait for: number, truths, the first Ready."""
     found = tuple((c.type, c.status) for c in view.conditions)
-    return view.desired, found, bool(view.activation_failure)
+    return view.desired, found, bool(view.activation_failure), "firstReadyTime" in view.status
 
 
 def _lasting(view: ScalingView) -> tuple[Any, ...]:

@@ -1,7 +1,7 @@
 """A decision and the load behind it, as `status.scaling`, conditions and the document for KEDA show them.
 
-Pure. Knows fields and units. A figure that nobody read is absent, never zero. Refuses to decide and to know when
-something is written.
+Pure. Knows fields and units. A figure that nobody read is absent, never zero. Refuses to decide and to know
+when something is written.
 """
 
 from collections.abc import Mapping

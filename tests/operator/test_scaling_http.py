@@ -1,0 +1,60 @@
+"""The figures for KEDA and others, at whichever operator pod is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from tidemill_operator.fleet.http import add_scaling_routes
+
+AiohttpClient = Callable[[web.Application], Awaitable[Any]]
+DOCUMENT = {"desiredReplicas": 3, "queueLength": 7}
+
+
+def make_app(document: Mapping[str, Any] | None, leader: str | None = None) -> web.Application:
+    app = web.Application()
+
+    async def leader_url() -> str | None:
+        return leader
+
+    add_scaling_routes(
+        app, lambda namespace, name: document if (namespace, name) == ("a", "b") else None, leader_url
+    )
+    return app
+
+
+async def test_the_operator_that_acts_has_the_figures(aiohttp_client: AiohttpClient) -> None:
+    client = await aiohttp_client(make_app(DOCUMENT))
+    answer = await client.get("/scaling/a/b")
+    assert (answer.status, await answer.json()) == (200, DOCUMENT)
+
+
+async def test_a_service_without_figures_is_an_error_and_never_zero(aiohttp_client: AiohttpClient) -> None:
+    client = await aiohttp_client(make_app(DOCUMENT))
+    answer = await client.get("/scaling/a/other")
+    assert answer.status == 404
+    assert "a/other" in (await answer.json())["error"]
+
+
+async def test_a_standby_answers_with_the_figures_of_the_one_that_acts(aiohttp_client: AiohttpClient) -> None:
+    async with TestServer(make_app(DOCUMENT)) as leader:
+        client = await aiohttp_client(make_app(None, str(leader.make_url("")).rstrip("/")))
+        answer = await client.get("/scaling/a/b")
+        assert (answer.status, await answer.json()) == (200, DOCUMENT)
+        assert (await client.get("/scaling/a/other")).status == 404
+
+
+async def test_a_standby_that_cannot_reach_the_one_that_acts_says_so(aiohttp_client: AiohttpClient) -> None:
+    client = await aiohttp_client(make_app(None, "http://127.0.0.1:1"))
+    assert (await client.get("/scaling/a/b")).status == 503
+
+
+async def test_two_that_both_take_the_other_for_the_one_that_acts_do_not_ask_in_circles(
+    aiohttp_client: AiohttpClient,
+) -> None:
+    async with TestServer(make_app(None, "http://127.0.0.1:1")) as other:
+        client = await aiohttp_client(make_app(None, str(other.make_url("")).rstrip("/")))
+        assert (await client.get("/scaling/a/b")).status == 404
