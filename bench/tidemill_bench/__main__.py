@@ -19,6 +19,8 @@ def main() -> None:
     _add_fit(commands)
     _add_policies(commands)
     _add_timeline(commands)
+    _add_race(commands)
+    _add_step(commands)
     args = parser.parse_args()
     run = {
         "load": _load,
@@ -26,6 +28,8 @@ def main() -> None:
         "fit": _fit,
         "policies": _policies,
         "timeline": _timeline,
+        "race": _race,
+        "step": _step,
     }[args.command]
     raise SystemExit(run(parser, args))
 
@@ -79,6 +83,27 @@ def _add_timeline(commands: Commands[argparse.ArgumentParser]) -> None:
     timeline = commands.add_parser("timeline", help="draw a few steps of a real run of the scheduler")
     timeline.add_argument("--svg", type=Path, required=True, metavar="FILE")
     _add_json(timeline)
+
+
+def _add_race(commands: Commands[argparse.ArgumentParser]) -> None:
+    from .race.command import add_arguments  # noqa: PLC0415 - per command
+
+    race = commands.add_parser("race", help="run other engines and ours on the same workloads, in turn")
+    add_arguments(race)
+    _add_json(race)
+
+
+def _add_step(commands: Commands[argparse.ArgumentParser]) -> None:
+    step = commands.add_parser("step", help="split one step, and print what the machine could do at best")
+    step.add_argument("--model", default="builtin://smollm2-135m", help="URI of the model")
+    step.add_argument(
+        "--rows", type=_positive, nargs="+", default=[1, 64], help="requests that decode together"
+    )
+    step.add_argument("--context", type=_positive, default=160, help="tokens that each has computed")
+    step.add_argument("--steps", type=_positive, default=50)
+    step.add_argument("--http", action="store_true", help="also serve over HTTP and compare with in-process")
+    step.add_argument("--requests", type=_positive, default=256, help="with --http")
+    _add_json(step)
 
 
 def _add_json(parser: argparse.ArgumentParser) -> None:
@@ -159,6 +184,20 @@ def _timeline(_parser: argparse.ArgumentParser, args: argparse.Namespace) -> int
     args.svg.write_text(draw(timeline), encoding="utf-8")
     print(f"wrote {args.svg}: {timeline.num_requests} requests, {len(timeline.steps)} steps")
     _print_json(timeline.as_json(), args.json)
+    return 0
+
+
+def _race(_parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
+    from .race.command import run  # noqa: PLC0415 - per command
+
+    _print_json(run(args), args.json)
+    return 0
+
+
+def _step(_parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
+    from .step.command import run  # noqa: PLC0415 - torch
+
+    _print_json(run(args), args.json)
     return 0
 
 

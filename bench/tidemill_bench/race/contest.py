@@ -1,0 +1,175 @@
+"""Lets the contenders run in turn: a trial of each configuration, then rounds in which everyone runs once.
+
+Knows the order of things. In a round all get the same requests; each round has its own, so that nobody finds
+the last round's prompts in a cache. Everyone but the one whose turn it is stands still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemill_bench.load.workload import plan_requests
+from tidemill_bench.race.contender import Result, Workload, concurrency_of, num_requests_of
+from tidemill_bench.race.figures import RaceReport, Run
+from tidemill_bench.race.peers import Configuration, Contender
+from tidemill_bench.race.running import HttpRunning, Running, ScriptRunning
+from tidemill_bench.race.server import SetupError
+
+logger = logging.getLogger(__name__)
+
+_FIRST_PORT = 18100
+_VOCAB_SIZE = 49152
+_WARM_UP_SEED = 900_000
+_TRIAL_SEED = 800_000
+_LEAST_TRIAL = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContestOptions:
+    """What is raced, how often, and where things are kept."""
+
+    workloads: tuple[Workload, ...]
+    rounds: int
+    requests_per_slot: int
+    is_quick: bool
+    cache: Path
+    seed: int = 1
+
+
+class Contest:
+    """One race."""
+
+    def __init__(self, contenders: Sequence[Contender], options: ContestOptions) -> None:
+        self._contenders = list(contenders)
+        self._options = options
+        self._configurations: dict[str, tuple[Configuration, ...]] = {}
+        self._running: dict[tuple[str, str], Running] = {}
+        self._failures: dict[str, str] = {}
+        self._runs: list[Run] = []
+        self._chosen: dict[str, dict[Workload, str]] = {}
+
+    async def run(self) -> RaceReport:
+        """Race every workload and return all runs."""
+        try:
+            for contender in self._contenders:
+                await self._set_up(contender)
+            for workload in self._options.workloads:
+                for contender in self._taking_part():
+                    await self._choose(contender, workload)
+                for number in range(self._options.rounds):
+                    await self._round(workload, number)
+        finally:
+            for running in self._running.values():
+                await running.end()
+        return RaceReport(runs=tuple(self._runs), configurations=self._chosen, failures=self._failures)
+
+    def _taking_part(self) -> list[Contender]:
+        return [contender for contender in self._contenders if contender.name not in self._failures]
+
+    async def _set_up(self, contender: Contender) -> None:
+        """Install a contender and start each of its configurations."""
+        try:
+            configurations = await asyncio.to_thread(contender.prepare, self._options.cache)
+            for configuration in configurations:
+                running = await self._start(contender, configuration)
+                self._running[contender.name, configuration.label] = running
+                await self._warm_up(running)
+                running.pause()
+        except SetupError as error:
+            await self._give_up(contender, str(error))
+            return
+        self._configurations[contender.name] = configurations
+
+    async def _start(self, contender: Contender, configuration: Configuration) -> Running:
+        port = _FIRST_PORT + len(self._running)
+        name = f"{contender.name}-{configuration.label}".replace(" ", "-").replace(",", "")
+        log_path = self._options.cache / "logs" / f"{name}.log"
+        _say(f"starting {contender.name} ({configuration.label})")
+        command = configuration.command(port)
+        if configuration.is_script:
+            return await ScriptRunning.start(command, log_path)
+        return await HttpRunning.start(command, port, log_path)
+
+    async def _warm_up(self, running: Running) -> None:
+        """Let a contender compile and allocate whatever it does only once."""
+        requests = plan_requests("uniform", 8, _VOCAB_SIZE, _WARM_UP_SEED)
+        result = await running.run(requests, 8)
+        if result.num_errors:
+            raise SetupError(f"its first requests failed: {result.first_error}")
+
+    async def _choose(self, contender: Contender, workload: Workload) -> None:
+        """Try each configuration on a workload and keep the best."""
+        configurations = self._configurations[contender.name]
+        rates: dict[str, float] = {}
+        if len(configurations) > 1:
+            count = max(_LEAST_TRIAL, self._num_requests(workload) // 4)
+            for place, configuration in enumerate(configurations):
+                result = await self._turn(
+                    contender, configuration.label, workload, (count, _TRIAL_SEED + place)
+                )
+                if result is None:
+                    return
+                rates[configuration.label] = result.rate(workload)
+        best = max(rates, key=lambda label: rates[label]) if rates else configurations[0].label
+        self._chosen.setdefault(contender.name, {})[workload] = best
+        if rates:
+            tried = ", ".join(f"{label} {rate:.0f}" for label, rate in rates.items())
+            _say(f"{workload}: {contender.name} runs with {best} (tok/s tried: {tried})")
+
+    async def _round(self, workload: Workload, number: int) -> None:
+        """Let everyone run the same requests, in an order that turns by one each round."""
+        order = self._taking_part()
+        shift = number % max(1, len(order))
+        work = (self._num_requests(workload), self._options.seed + 1000 * number)
+        for contender in order[shift:] + order[:shift]:
+            label = self._chosen[contender.name][workload]
+            result = await self._turn(contender, label, workload, work)
+            if result is not None:
+                self._runs.append(
+                    Run(contender=contender.name, workload=workload, round=number, result=result)
+                )
+                _say(f"{workload} {number + 1}: {contender.name} {result.rate(workload):.1f} tok/s")
+
+    async def _turn(
+        self, contender: Contender, label: str, workload: Workload, work: tuple[int, int]
+    ) -> Result | None:
+        """Let one contender run so many requests drawn from a seed; None where it has given up."""
+        count, seed = work
+        running = self._running[contender.name, label]
+        requests = plan_requests(workload, count, _VOCAB_SIZE, seed)
+        running.resume()
+        try:
+            result = await running.run(requests, concurrency_of(workload))
+        except SetupError as error:
+            await self._give_up(contender, f"{workload}: {error}")
+            return None
+        finally:
+            running.pause()
+        if result.num_errors:
+            logger.warning(
+                "%s, %s: %d errors, first: %s",
+                contender.name,
+                workload,
+                result.num_errors,
+                result.first_error,
+            )
+        return result
+
+    async def _give_up(self, contender: Contender, reason: str) -> None:
+        """Go on without a contender, and say why."""
+        _say(f"{contender.name} does not take part: {reason}")
+        self._failures[contender.name] = reason
+        for key in [key for key in self._running if key[0] == contender.name]:
+            await self._running.pop(key).end()
+
+    def _num_requests(self, workload: Workload) -> int:
+        options = self._options
+        return num_requests_of(workload, options.requests_per_slot, is_quick=options.is_quick)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)

@@ -1,0 +1,1 @@
+"""Where the time of one step goes, and what this machine could do at best."""

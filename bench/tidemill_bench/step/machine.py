@@ -1,0 +1,127 @@
+"""Measures what this machine can do at best: linear layers by every path there is, memory bandwidth, peak.
+
+Knows torch and, where they can be had, our own kernels. Minima of several repeats, since others may be busy.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from tidemill_bench.step.roofline import CHUNK_TOKENS, MachineFloor
+from tidemill_kernels.linear import PackedLinear, can_pack
+
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+_NUM_LAYERS = 30
+_LAYER_MATRICES = ((960, 576), (576, 576), (3072, 576), (576, 1536))
+"""SmolLM2-135M: qkv, out, gate and up, down; (outputs, inputs)."""
+_HEAD = (49152, 576)
+_REPEATS = 7
+_BANDWIDTH_BYTES = 1 << 29
+_LAYER_COPIES = 30
+"""Weights must not stay in the cache between layers, since they do not in a model."""
+
+Product = Callable[[torch.Tensor], torch.Tensor]
+
+
+def measure_machine() -> MachineFloor:
+    """Measure every floor; about half a minute on a quiet machine."""
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    layer_seconds: dict[int, float] = {}
+    head_seconds: dict[int, float] = {}
+    best_paths: dict[int, str] = {}
+    with torch.inference_mode():
+        layers = {name: _layers(make) for name, make in _paths().items()}
+        heads = {name: [make(_weight(_HEAD))] for name, make in _paths().items()}
+        for rows in ROWS:
+            by_path = {name: _time_layers(products, rows) for name, products in layers.items()}
+            by_path |= _native_layers(rows)
+            best_paths[rows] = min(by_path, key=lambda name: by_path[name])
+            layer_seconds[rows] = by_path[best_paths[rows]]
+            if rows <= 128:
+                x = torch.randn(rows, _HEAD[1], dtype=torch.bfloat16)
+                times = [_least(lambda p=p, x=x: p(x)) for (p,) in heads.values()]  # type: ignore[misc]
+                head_seconds[rows] = min([*times, *_native_head(rows)])
+    flop = 2 * CHUNK_TOKENS * _NUM_LAYERS * sum(outputs * inputs for outputs, inputs in _LAYER_MATRICES)
+    return MachineFloor(
+        layer_seconds=layer_seconds,
+        head_seconds=head_seconds,
+        bytes_per_second=_bandwidth(),
+        flop_per_second=flop / layer_seconds[CHUNK_TOKENS],
+        best_paths=best_paths,
+    )
+
+
+def describe() -> str:
+    """Return the machine in a line: CPU, cores, matrix features, load."""
+    info = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").exists() else ""
+    names = [line.partition(":")[2].strip() for line in info.splitlines() if line.startswith("model name")]
+    features = [
+        name for name in ("avx2", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8") if name in info
+    ]
+    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+    return (
+        f"{names[0] if names else platform.machine()}, {len(os.sched_getaffinity(0))} cores, "
+        f"{' '.join(features)}; torch {torch.__version__}; load {load}"
+    )
+
+
+def _paths() -> dict[str, Callable[[torch.Tensor], Product]]:
+    """Return the ways in which torch multiplies here."""
+    paths: dict[str, Callable[[torch.Tensor], Product]] = {
+        "torch": lambda weight: lambda x: torch.nn.functional.linear(x, weight)
+    }
+    if can_pack(torch.bfloat16):
+        paths["torch, packed"] = PackedLinear
+    return paths
+
+
+def _weight(shape: tuple[int, int]) -> torch.Tensor:
+    return torch.randn(shape, dtype=torch.bfloat16)
+
+
+def _layers(make: Callable[[torch.Tensor], Product]) -> list[Product]:
+    """Return the matrices of all layers."""
+    return [make(_weight(shape)) for _ in range(_LAYER_COPIES) for shape in _LAYER_MATRICES]
+
+
+def _time_layers(products: list[Product], rows: int) -> float:
+    inputs = {size: torch.randn(rows, size, dtype=torch.bfloat16) for size in {s for _, s in _LAYER_MATRICES}}
+    sizes = [size for _, size in _LAYER_MATRICES] * _LAYER_COPIES
+
+    def run() -> None:
+        for product, size in zip(products, sizes, strict=True):
+            product(inputs[size])
+
+    return _least(run)
+
+
+def _bandwidth() -> float:
+    """Return the bytes a second that all cores read together."""
+    numbers = torch.ones(_BANDWIDTH_BYTES // 4, dtype=torch.float32)
+    return _BANDWIDTH_BYTES / _least(numbers.sum)
+
+
+def _least(run: Callable[[], object]) -> float:
+    """Return the least seconds of several runs."""
+    run()
+    found = []
+    for _ in range(_REPEATS):
+        began = time.perf_counter()
+        run()
+        found.append(time.perf_counter() - began)
+    return min(found)
+
+
+def _native_layers(_rows: int) -> dict[str, float]:
+    """Return the seconds of our own kernels by path, where there are some."""
+    return {}
+
+
+def _native_head(_rows: int) -> list[float]:
+    return []
