@@ -48,7 +48,14 @@ def make_context(spec: dict[str, Any] | None = None) -> manifests.Context:
 
 def make_pod(revision: str, number: int = 0, **changes: Any) -> PodView:
     """Build a pod that runs and is not ready yet."""
-    values = {"name": f"chat-{revision}-{number}", "revision": revision, "is_running": True, **changes}
+    values = {
+        "name": f"chat-{revision}-{number}",
+        "uid": f"uid-{revision}-{number}",
+        "ip": f"10.0.{number}.{sum(revision.encode()) % 250}",
+        "revision": revision,
+        "is_running": True,
+        **changes,
+    }
     return PodView(**values)
 
 

@@ -12,7 +12,7 @@ operator's own namespace, all others are cluster-wide or, with --watch-namespace
     apps                   deployments                    get list watch create patch delete
     apps                   controllerrevisions            get list watch create patch delete
     apps                   replicasets                    list watch
-    ""                     pods                           get list watch   (gateway pods, too)
+    ""                     pods                           get list watch patch   (gateway pods are read, too)
     ""                     services                       get list watch create patch delete
     ""                     secrets                        get create
     ""                     events                         get create patch
@@ -33,13 +33,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tidemill_operator import names, observed
+from tidemill_operator.actions import Delete
 from tidemill_operator.api import Api, Object, Place
 from tidemill_operator.cache import GATEWAYS, Cache
 from tidemill_operator.errors import ApiError
 from tidemill_operator.keys import Key
 from tidemill_operator.manifests import Manifest
 from tidemill_operator.observed import ChildView, Observed
-from tidemill_operator.plan import Delete, Plan
+from tidemill_operator.plan import Plan
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +115,7 @@ class Cluster:
                 deployments=tuple(observed.deployment_view(d) for d in own_deployments),
                 pods=tuple(observed.pod_view(p) for p in own_pods),
                 templates={observed.revision_of(r): r["data"]["template"] for r in own_revisions},
-                revision_numbers=tuple(r["revision"] for r in own_revisions),
+                revision_numbers={observed.revision_of(r): r["revision"] for r in own_revisions},
                 children=tuple(children),
                 gateways=tuple(v for p in gateways if (v := observed.gateway_view(p)) is not None),
             ),
@@ -141,9 +142,13 @@ class Cluster:
         for manifest in plan.secrets:
             await self._create_secret(manifest)
         for manifest in plan.applies:
-            await self._apply(key, manifest, versions)
+            await self._apply(key, _as_seen(manifest, plan.lowered, versions), versions)
         for delete in plan.deletes:
             await self._delete(key, delete)
+
+    async def patch_pod(self, place: Place, patch: Object) -> None:
+        """Merge fields into one pod, and see them at once in the next run."""
+        self._cache.put("Pod", "Pod", await self._api.merge(place, patch))
 
     async def write_status(self, service: Object, status: Mapping[str, Any]) -> None:
         """Apply the status of exactly the service that was read; one that is gone needs none."""
@@ -238,6 +243,14 @@ def _admin_token(found: Iterable[Object], uid: str) -> str:
             encoded = (obj.get("data") or {}).get(names.ADMIN_TOKEN_KEY, "")
             return b64decode(encoded).decode(errors="replace").strip()
     return ""
+
+
+def _as_seen(manifest: Manifest, lowered: frozenset[str], versions: Mapping[ObjectKey, str]) -> Manifest:
+    """Let a Deployment be lowered only as it was seen: 409 when anything about it has changed since."""
+    key = (manifest["kind"], manifest["metadata"]["name"])
+    if key[0] != "Deployment" or key[1] not in lowered or key not in versions:
+        return manifest
+    return {**manifest, "metadata": {**manifest["metadata"], "resourceVersion": versions[key]}}
 
 
 def _digest(manifest: Manifest) -> str:

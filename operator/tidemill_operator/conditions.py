@@ -56,6 +56,9 @@ class Condition:
 class Situation:
     """The facts that the conditions state; `problem` is what keeps the operator from acting at all.
 
+    `rollout_note`: reason and message of a rollout that is more than the usual one, `rollout_failure` why it
+    has been stopped, `lacking_device` why it takes a replica away before it adds one.
+
     `scaling_conditions`: the autoscaler's own, which take the place of those of the same type.
     `activation_failure`: why the last attempt to wake the service from zero came to nothing.
     """
@@ -69,6 +72,10 @@ class Situation:
     num_pods: int = 0
     is_rolling_out: bool = False
     is_loading: bool = False
+    num_draining: int = 0
+    rollout_note: tuple[str, str] | None = None
+    rollout_failure: Failure | None = None
+    lacking_device: str = ""
     failure: Failure | None = None
     num_gateways: int = 0
     lost_claims: tuple[LostClaim, ...] = ()
@@ -253,6 +260,12 @@ def _capacity_available(situation: Situation) -> Condition:
         return Condition(
             type=CAPACITY_AVAILABLE, is_true=False, reason=failure.reason, message=failure.message
         )
+    if situation.lacking_device and situation.is_rolling_out:
+        message = (
+            f"no node has a free {situation.lacking_device} for the new revision beside the old one: the "
+            "rollout takes an old replica away before it adds a new one"
+        )
+        return Condition(type=CAPACITY_AVAILABLE, is_true=False, reason="NoRoomToSurge", message=message)
     message = "no replica waits for a node, a GPU or a quota"
     return Condition(type=CAPACITY_AVAILABLE, is_true=True, reason="NoReplicaWaits", message=message)
 
@@ -321,9 +334,11 @@ def _movement(situation: Situation) -> tuple[str, str]:
     if situation.desired == 0:
         return "Stopping", f"{situation.num_pods} replicas are finishing their streams"
     if situation.is_rolling_out:
-        return "RollingOut", f"{counts} in the new revision; the old one still has replicas"
+        plain = ("RollingOut", f"{counts} in the new revision; the old one still has replicas")
+        return situation.rollout_note or plain
     if situation.num_updated_ready >= situation.desired:
-        return "ScalingDown", f"{counts}; {situation.num_pods} exist"
+        leaving = situation.num_pods - situation.num_updated_ready
+        return "ScalingDown", f"{counts}; {leaving} more finish their streams and go"
     if situation.is_loading:
         return "ModelLoading", f"{counts}; the model is being loaded"
     return "ReplicasStarting", f"{counts}; replicas are being created"
@@ -331,4 +346,5 @@ def _movement(situation: Situation) -> tuple[str, str]:
 
 def _stalling(situation: Situation) -> Failure | None:
     """Find what will not pass by waiting."""
-    return next((f for f in (situation.problem, situation.failure) if f is not None and f.stalls), None)
+    found = (situation.problem, situation.failure, situation.rollout_failure)
+    return next((f for f in found if f is not None and f.stalls), None)

@@ -23,9 +23,12 @@ def desired_replicas(spec: ServiceSpec, status: Raw, observed: Observed, scaling
         return spec.replicas
     if spec.scaling is None:
         return 0
-    if scaling is not None and scaling.desired is not None:
-        return _within(spec.scaling, scaling.desired)
-    return _within(spec.scaling, _held(status, observed, at_first=spec.scaling.min_replicas))
+    held = _held(status, observed, at_first=spec.scaling.min_replicas)
+    if scaling is None or scaling.desired is None:
+        return _within(spec.scaling, held)
+    if scaling.desired < held and _is_rolling_out(spec, observed):
+        return _within(spec.scaling, held)
+    return _within(spec.scaling, scaling.desired)
 
 
 def _held(status: Raw, observed: Observed, *, at_first: int) -> int:
@@ -36,6 +39,12 @@ def _held(status: Raw, observed: Observed, *, at_first: int) -> int:
     if not observed.deployments:
         return at_first
     return sum(deployment.asked_replicas for deployment in observed.deployments)
+
+
+def _is_rolling_out(spec: ServiceSpec, observed: Observed) -> bool:
+    """Tell whether a new revision is taking over: then nothing is taken away. A canary may last for days."""
+    others = [d for d in observed.deployments if d.revision != spec.target_revision]
+    return spec.rollout.canary is None and any(d.asked_replicas > 0 for d in others)
 
 
 def _within(bounds: ScalingPolicy, wanted: int) -> int:

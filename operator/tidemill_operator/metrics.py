@@ -28,6 +28,12 @@ STATUS_WRITES: Final = Counter(
 QUEUE_KEYS: Final = Gauge(
     "tidemill_operator_queue_keys", "InferenceServices that the work queue looks after", registry=REGISTRY
 )
+ENGINE_REQUESTS: Final = Counter(
+    "tidemill_operator_engine_requests",
+    "Requests to engines' admin ports by path and by whether they were answered",
+    labelnames=("path", "result"),
+    registry=REGISTRY,
+)
 IS_LEADER: Final = Gauge(
     "tidemill_operator_is_leader", "1 while this process holds the lease and acts", registry=REGISTRY
 )

@@ -40,6 +40,9 @@ LABEL_ENDPOINT_SLICE_MANAGED_BY: Final = "endpointslice.kubernetes.io/managed-by
 
 ANNOTATION_RESTARTED_AT: Final = f"{GROUP}/restartedAt"
 ANNOTATION_REPLICAS: Final = f"{GROUP}/replicas"
+ANNOTATION_DRAIN_STARTED_AT: Final = f"{GROUP}/drainStartedAt"
+ANNOTATION_WITHOUT_SURGE: Final = f"{GROUP}/withoutSurge"
+ANNOTATION_DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
 
 ENGINE_CONTAINER: Final = "engine"
 ENGINE_PORT: Final = 8000

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tidemill_operator import names
+from tidemill_operator.engine_load import EngineLoad
 
 Raw = Mapping[str, Any]
 
@@ -55,13 +56,24 @@ class PodView:
     is_running: bool = False
     running_since: str | None = None
     is_routable: bool = True
+    has_routable_label: bool = True
+    drain_started_at: str | None = None
+    deletion_cost: int = 0
     ready_changed_at: str | None = None
     termination: Termination | None = None
+
+    @property
+    def is_draining(self) -> bool:
+        """Tell whether the operator has taken the replica out of routing, or someone else by its label."""
+        return not self.is_routable
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeploymentView:
-    """One revision's Deployment."""
+    """One revision's Deployment.
+
+    `lacking_device`: its rollout goes on without surge, since no node had such a device free.
+    """
 
     name: str
     revision: str
@@ -71,6 +83,7 @@ class DeploymentView:
     written_replicas: int | None = None
     existing_replicas: int = 0
     creation_failure: str = ""
+    lacking_device: str = ""
 
     @property
     def asked_replicas(self) -> int:
@@ -120,12 +133,16 @@ class Refusal:
 
 @dataclass(frozen=True, kw_only=True)
 class Observed:
-    """Everything that one run has read besides the InferenceService itself."""
+    """Everything that one run has read besides the InferenceService itself.
+
+    `loads` by pod UID: None before engines were asked; an engine that did not answer has None.
+    """
 
     deployments: tuple[DeploymentView, ...] = ()
     pods: tuple[PodView, ...] = ()
     templates: Mapping[str, Raw] | None = None
-    revision_numbers: tuple[int, ...] = ()
+    revision_numbers: Mapping[str, int] | None = None
+    loads: Mapping[str, EngineLoad | None] | None = None
     children: tuple[ChildView, ...] = ()
     gateways: tuple[GatewayView, ...] = ()
     lost_claims: tuple[LostClaim, ...] = ()
@@ -160,11 +177,13 @@ class Observed:
             pod for pod in self.pods if pod.phase not in FINISHED_PHASES and revision in {None, pod.revision}
         )
 
+    def staying_pods(self, revision: str | None = None) -> tuple[PodView, ...]:
+        """Give the live pods that nobody has deleted, those that drain included."""
+        return tuple(pod for pod in self.live_pods(revision) if not pod.is_terminating)
+
     def num_ready(self, revision: str | None = None) -> int:
-        """Count the pods that are ready and stay, of one revision or of all."""
-        return sum(
-            pod.is_ready and not pod.is_terminating and revision in {None, pod.revision} for pod in self.pods
-        )
+        """Count the pods that are ready and take requests, of one revision or of all."""
+        return sum(pod.is_ready and pod.is_routable for pod in self.staying_pods(revision))
 
 
 def is_controlled_by(obj: Raw, uid: str) -> bool:
@@ -207,6 +226,7 @@ def deployment_view(obj: Raw) -> DeploymentView:
         written_replicas=int(written) if written.isdigit() else None,
         existing_replicas=status.get("replicas", 0),
         creation_failure=failure.get("message", "") if failure.get("status") == "True" else "",
+        lacking_device=(metadata.get("annotations") or _EMPTY).get(names.ANNOTATION_WITHOUT_SURGE, ""),
     )
 
 
@@ -216,6 +236,7 @@ def pod_view(obj: Raw) -> PodView:
     ready, scheduled = _condition(status, "Ready"), _condition(status, "PodScheduled")
     container = _telling_status(status)
     waiting = (container.get("state") or _EMPTY).get("waiting") or _EMPTY
+    labels, annotations = metadata.get("labels") or _EMPTY, metadata.get("annotations") or _EMPTY
     is_unscheduled = scheduled.get("status") == "False"
     return PodView(
         name=metadata["name"],
@@ -236,7 +257,10 @@ def pod_view(obj: Raw) -> PodView:
         waiting_message=waiting.get("message", ""),
         is_running="running" in (container.get("state") or _EMPTY),
         running_since=((container.get("state") or _EMPTY).get("running") or _EMPTY).get("startedAt"),
-        is_routable=(metadata.get("labels") or _EMPTY).get(names.LABEL_ROUTABLE) != names.ROUTABLE_NO,
+        is_routable=labels.get(names.LABEL_ROUTABLE) != names.ROUTABLE_NO,
+        has_routable_label=names.LABEL_ROUTABLE in labels,
+        drain_started_at=annotations.get(names.ANNOTATION_DRAIN_STARTED_AT),
+        deletion_cost=_whole(annotations.get(names.ANNOTATION_DELETION_COST, "")),
         ready_changed_at=ready.get("lastTransitionTime"),
         termination=_termination(container),
     )
@@ -254,6 +278,14 @@ def gateway_view(obj: Raw) -> GatewayView | None:
 def revision_of(obj: Raw) -> str:
     """Read the revision that an object belongs to from its label."""
     return str((obj["metadata"].get("labels") or _EMPTY).get(names.LABEL_REVISION, ""))
+
+
+def _whole(text: str) -> int:
+    """Read a number as Kubernetes does; anything else counts as none."""
+    try:
+        return int(text)
+    except ValueError:
+        return 0
 
 
 def _condition(status: Raw, kind: str) -> Raw:

@@ -8,67 +8,48 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from tidemill_operator import conditions, manifests, names
+from tidemill_operator import manifests, names
 from tidemill_operator import status as status_module
+from tidemill_operator.actions import EVENT_NORMAL, Delete, Event, PodChange
+from tidemill_operator.announcements import replica_events, scaling_changes, transition_events
 from tidemill_operator.conditions import Situation
 from tidemill_operator.desired import desired_replicas
 from tidemill_operator.errors import InvalidSpec
 from tidemill_operator.failures import Failure, find_failure
+from tidemill_operator.leftovers import find_leftovers
 from tidemill_operator.manifests import Context, Manifest
-from tidemill_operator.observed import ChildView, Observed
+from tidemill_operator.observed import Observed, PodView
 from tidemill_operator.ownership import find_obstacle
-from tidemill_operator.rollout import RevisionCounts, bounds_of, split_replicas
-from tidemill_operator.scaling_events import scaling_events
-from tidemill_operator.scaling_spec import MODE_ADVISORY
+from tidemill_operator.replicas import Replicas, decide_replicas
 from tidemill_operator.scaling_view import ScalingView
 from tidemill_operator.spec import parse
 
 Raw = Mapping[str, Any]
 
-EVENT_NORMAL: Final = "Normal"
-EVENT_WARNING: Final = "Warning"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Delete:
-    """An object to delete, exactly the one that was seen."""
-
-    kind: str
-    name: str
-    uid: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Event:
-    """Something to tell whoever describes the service."""
-
-    type: str
-    reason: str
-    message: str
+# Engines tell nobody when they have finished, so they are asked.
+WHILE_DRAINING_SECONDS: Final = 1.0
+WHILE_CANARY_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Everything that one run does, in this order: ensured secrets, applies, deletes, status, events.
+    """Everything that one run does, in this order: ensured secrets, pods, applies, deletes, status, events.
 
-    `obstacle`: what keeps the run from acting and may go away without any event, so that it is tried again.
+    `asks`: pods whose load must be known first; a plan with any is made again before anything is done.
+    `lowered`: Deployments that may be written only as they were seen. `obstacle`: what keeps the run from
+    acting and may go away without any event, so that it is tried again. `again_seconds`: when to look again.
     """
 
     secrets: tuple[Manifest, ...] = ()
+    pods: tuple[PodChange, ...] = ()
     applies: tuple[Manifest, ...] = ()
+    lowered: frozenset[str] = frozenset()
     deletes: tuple[Delete, ...] = ()
     status: Raw = field(default_factory=dict)
     events: tuple[Event, ...] = ()
+    asks: tuple[PodView, ...] = ()
     obstacle: Failure | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Replicas:
-    """How many replicas each revision is given, and what that means for the service."""
-
-    planned: Mapping[str, int]
-    num_others_asked: int
-    serving_revision: str
+    again_seconds: float | None = None
 
 
 def make_plan(
@@ -94,7 +75,7 @@ def make_plan(
     if observed.namespace_is_leaving:
         return _plan_of_leaving(service, context, observed, now)
     wanted = [*_wanted_others(context, observed), manifests.build_admin_secret(context)]
-    obstacle = find_obstacle(wanted, observed)
+    obstacle = find_obstacle(wanted, observed) or _unknown_revision(context, observed)
     if obstacle is not None:
         plan = _plan_without_action(service, observed, obstacle, now)
         return replace(plan, obstacle=obstacle)
@@ -104,41 +85,48 @@ def make_plan(
 def _plan_children(
     service: Raw, context: Context, observed: Observed, now: str, scaling: ScalingView
 ) -> Plan:
-    revision = context.spec.revision
+    revision = context.spec.target_revision
     fresh = manifests.build_pod_template(context)
     frozen = observed.template(revision)
     template = fresh if frozen is None else dict(frozen)
-    replicas = _decide_replicas(context, observed)
-    applies: list[Manifest] = []
-    if frozen is None:
-        number = max(observed.revision_numbers, default=0) + 1
-        applies.append(manifests.build_controller_revision(context, template, number))
-    applies += _applied_deployments(context, observed, replicas, template)
+    replicas = decide_replicas(context, service.get("status") or {}, observed, now)
     wanted = _wanted_others(context, observed)
+    has_newer_template = revision == context.spec.revision and template != fresh
     situation = replace(
-        _situation(context, observed, replicas, has_newer_template=template != fresh),
+        _situation(context, observed, replicas, has_newer_template=has_newer_template),
         scaling_conditions=scaling.conditions,
         activation_failure=scaling.activation_failure,
         cold_start_seconds=scaling.cold_start_seconds,
     )
-    has_secret = observed.child("Secret", names.admin_secret_name(context.name)) is not None
-    status = status_module.build_status(
-        service,
-        status_module.Facts(
-            situation=situation,
-            revision=revision,
-            serving=replicas.serving_revision,
-            scaling=scaling.status,
-        ),
-        context,
-        now,
+    facts = status_module.Facts(
+        situation=situation,
+        revision=revision,
+        serving=replicas.serving_revision,
+        failed=replicas.failed,
+        scaling=scaling.status,
     )
+    status = status_module.build_status(service, facts, context, now)
+    has_secret = observed.child("Secret", names.admin_secret_name(context.name)) is not None
+    lowered = frozenset(names.deployment_name(context.name, lowered) for lowered in replicas.lowered)
     return Plan(
         secrets=() if has_secret else (manifests.build_admin_secret(context),),
-        applies=tuple(applies + wanted),
-        deletes=tuple(_deletes(context, observed, replicas, wanted)),
+        pods=replicas.changes,
+        applies=(
+            *_recorded_revision(context, observed, template),
+            *_applied_deployments(context, observed, replicas, template),
+            *wanted,
+        ),
+        lowered=lowered,
+        deletes=tuple(find_leftovers(context, observed, replicas, wanted)),
         status=status,
-        events=tuple(_events(service, context, observed, status, is_new=frozen is None)),
+        events=(
+            *_revision_events(revision, is_new=frozen is None),
+            *replica_events(context, observed, replicas),
+            *scaling_changes(service, context, status),
+            *transition_events(service, status),
+        ),
+        asks=tuple(pod for pod in observed.pods if pod.uid in replicas.asks),
+        again_seconds=_again_seconds(replicas),
     )
 
 
@@ -159,50 +147,49 @@ def _plan_without_action(service: Raw, observed: Observed, problem: Failure, now
         problem=problem, num_ready=observed.num_ready(), num_gateways=len(observed.gateways)
     )
     status = status_module.keep_status(service, situation, now)
-    return Plan(status=status, events=tuple(_transition_events(service, status)))
+    return Plan(status=status, events=tuple(transition_events(service, status)))
 
 
-def _decide_replicas(context: Context, observed: Observed) -> Replicas:
-    spec = context.spec
-    target = _counts(spec.revision, observed)
-    others = [
-        _counts(deployment.revision, observed)
-        for deployment in observed.deployments
-        if deployment.revision != spec.revision
-    ]
-    planned = split_replicas(context.desired_replicas, target, others, spec.rollout)
-    serving = max(
-        (counts for counts in others if planned[counts.revision] > 0),
-        key=lambda counts: (counts.ready, counts.created_at),
-        default=target,
-    )
-    return Replicas(
-        planned=planned,
-        num_others_asked=sum(planned[counts.revision] for counts in others),
-        serving_revision=serving.revision,
-    )
+def _unknown_revision(context: Context, observed: Observed) -> Failure | None:
+    """Say that the revision to go back to is not known."""
+    asked = context.spec.rollout.to_revision
+    if asked is None or observed.template(asked) is not None:
+        return None
+    numbers = observed.revision_numbers or {}
+    known = ", ".join(sorted(numbers, key=lambda revision: numbers[revision], reverse=True)) or "none"
+    message = f"spec.rollout.toRevision: there is no revision {asked}; known ones, newest first: {known}"
+    return Failure(reason="RevisionNotFound", message=message)
 
 
-def _counts(revision: str, observed: Observed) -> RevisionCounts:
-    deployment = observed.deployment(revision)
-    return RevisionCounts(
-        revision=revision,
-        asked=0 if deployment is None else deployment.asked_replicas,
-        ready=observed.num_ready(revision),
-        existing=len(observed.live_pods(revision)),
-        created_at="" if deployment is None else deployment.created_at,
-    )
+def _recorded_revision(context: Context, observed: Observed, template: Manifest) -> list[Manifest]:
+    """Freeze a new revision's template; number one that is taken up again as the newest."""
+    revision = context.spec.target_revision
+    numbers = observed.revision_numbers or {}
+    newest = max(numbers.values(), default=0)
+    if numbers.get(revision) == newest and numbers:
+        return []
+    return [manifests.build_controller_revision(context, revision, template, newest + 1)]
+
+
+def _again_seconds(replicas: Replicas) -> float | None:
+    if replicas.num_draining > 0:
+        return WHILE_DRAINING_SECONDS
+    return WHILE_CANARY_SECONDS if replicas.is_canary and replicas.failed is None else None
 
 
 def _applied_deployments(
     context: Context, observed: Observed, replicas: Replicas, template: Manifest
 ) -> list[Manifest]:
     """Build the Deployments of all revisions whose template is known."""
+    target = context.spec.target_revision
     applied = []
     for revision, count in replicas.planned.items():
-        frozen = template if revision == context.spec.revision else observed.template(revision)
+        frozen = template if revision == target else observed.template(revision)
+        device = replicas.lacking_device if revision == target else ""
         if frozen is not None:
-            applied.append(manifests.build_deployment(context, revision, dict(frozen), count))
+            applied.append(
+                manifests.build_deployment(context, revision, dict(frozen), count, lacking_device=device)
+            )
     return applied
 
 
@@ -217,53 +204,16 @@ def _wanted_others(context: Context, observed: Observed) -> list[Manifest]:
     return [manifest for manifest in built if manifest is not None]
 
 
-def _deletes(
-    context: Context, observed: Observed, replicas: Replicas, wanted: list[Manifest]
-) -> list[Delete]:
-    """Delete owned objects that nothing wants: emptied revisions with their records, and optional kinds."""
-    emptied = [
-        deployment
-        for deployment in observed.deployments
-        if deployment.revision != context.spec.revision
-        and replicas.planned.get(deployment.revision, 0)
-        == deployment.asked_replicas
-        == deployment.replicas
-        == 0
-        and deployment.existing_replicas == 0
-        and not observed.live_pods(deployment.revision)
-    ]
-    deletes = [Delete(kind="Deployment", name=gone.name, uid=gone.uid) for gone in emptied]
-    gone_names = {gone.name for gone in emptied}
-    kept = {deployment.name for deployment in observed.deployments} - gone_names
-    kept.add(names.deployment_name(context.name, context.spec.revision))
-    wanted_keys = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in wanted}
-    deletes += [
-        Delete(kind=child.kind, name=child.name, uid=child.uid)
-        for child in observed.children
-        if child.is_owned and _is_unwanted(child, kept, wanted_keys)
-    ]
-    return deletes
-
-
-def _is_unwanted(child: ChildView, kept_revisions: set[str], wanted: set[tuple[str, str]]) -> bool:
-    if child.kind in _DELETED_OTHERWISE:
-        return False
-    if child.kind == "ControllerRevision":
-        return child.name not in kept_revisions
-    return (child.kind, child.name) not in wanted
-
-
 def _situation(
     context: Context, observed: Observed, replicas: Replicas, *, has_newer_template: bool
 ) -> Situation:
-    spec, desired = context.spec, context.desired_replicas
-    pods = observed.pods_of(spec.revision)
-    others = [pod for pod in observed.live_pods() if pod.revision != spec.revision]
-    num_updated_ready = observed.num_ready(spec.revision)
-    failure = None
-    if num_updated_ready < desired:
-        deployment = observed.deployment(spec.revision)
-        failure = find_failure(pods, deployment, spec.model.load_timeout_seconds)
+    spec, desired, target = context.spec, context.desired_replicas, context.spec.target_revision
+    pods = observed.pods_of(target)
+    others = [pod for pod in observed.live_pods() if pod.revision != target]
+    num_updated_ready = observed.num_ready(target)
+    failure = replicas.canary_failure
+    if failure is None and num_updated_ready < replicas.num_target and replicas.failed is None:
+        failure = find_failure(pods, observed.deployment(target), spec.model.load_timeout_seconds)
     refusal = observed.refusal
     problem = None
     if refusal is not None:
@@ -272,12 +222,16 @@ def _situation(
         problem=problem,
         is_suspended=spec.suspend,
         desired=desired,
-        least_ready=bounds_of(spec.rollout, desired).least_ready,
+        least_ready=replicas.bounds.least_ready,
         num_ready=observed.num_ready(),
         num_updated_ready=num_updated_ready,
         num_pods=len(observed.live_pods()),
         is_rolling_out=bool(others) or replicas.num_others_asked > 0,
         is_loading=any(pod.is_running and not pod.is_ready for pod in pods),
+        num_draining=replicas.num_draining,
+        rollout_note=_rollout_note(context, replicas, num_updated_ready),
+        rollout_failure=_rollout_failure(replicas),
+        lacking_device=replicas.lacking_device,
         failure=failure,
         num_gateways=len(observed.gateways),
         lost_claims=observed.lost_claims,
@@ -286,54 +240,36 @@ def _situation(
     )
 
 
-def _events(service: Raw, context: Context, observed: Observed, status: Raw, *, is_new: bool) -> list[Event]:
-    events = []
-    if is_new:
-        message = f"revision {context.spec.revision} of the pod template is made"
-        events.append(Event(type=EVENT_NORMAL, reason="RevisionCreated", message=message))
-    for deployment in observed.deployments:
-        asked = deployment.asked_replicas
-        if deployment.replicas != asked:
-            message = (
-                f"Deployment {deployment.name} was scaled to {deployment.replicas} by someone else and is "
-                f"put back: the InferenceService decides; use kubectl scale infsvc/{context.name} instead"
-            )
-            events.append(Event(type=EVENT_WARNING, reason="ReplicasPutBack", message=message))
-    is_advisory = context.spec.scaling is not None and context.spec.scaling.mode == MODE_ADVISORY
-    before = service.get("status") or {}
-    for is_warning, reason, message in scaling_events(before, status, is_advisory=is_advisory):
-        kind = EVENT_WARNING if is_warning else EVENT_NORMAL
-        events.append(Event(type=kind, reason=reason, message=message))
-    return [*events, *_transition_events(service, status)]
+def _rollout_note(context: Context, replicas: Replicas, num_ready: int) -> tuple[str, str] | None:
+    """Say what is special about a rollout; None for a plain one."""
+    canary = context.spec.rollout.canary
+    if replicas.is_canary and canary is not None:
+        message = (
+            f"{canary.traffic_percent} % of the sessions go to revision {context.spec.target_revision} "
+            f"({num_ready} of {replicas.num_target} replicas are ready); remove spec.rollout.canary to let "
+            "it take over"
+        )
+        return "CanaryRunning", message
+    if replicas.lacking_device:
+        message = (
+            f"{num_ready} of {context.desired_replicas} replicas are ready in the new revision; no node has "
+            f"a free {replicas.lacking_device}, so an old one goes before each new one, as with maxSurge 0"
+        )
+        return "RollingWithoutSurge", message
+    return None
 
 
-def _transition_events(service: Raw, status: Raw) -> list[Event]:
-    """Tell when Ready changes its status or its reason."""
-    before = _ready_of(service.get("status") or {})
-    after = _ready_of(status)
-    if (before.get("status"), before.get("reason")) == (after["status"], after["reason"]):
-        return []
-    is_good = after["status"] == "True" or after["reason"] in _PASSING_REASONS
-    kind = EVENT_NORMAL if is_good else EVENT_WARNING
-    return [Event(type=kind, reason=after["reason"], message=after["message"])]
+def _rollout_failure(replicas: Replicas) -> Failure | None:
+    if replicas.failed is None:
+        return None
+    message = (
+        f"revision {replicas.failed} failed as a canary and gets neither traffic nor replicas (see "
+        f"status.model.lastFailure); revision {replicas.serving_revision} serves on. Change the spec, or "
+        "remove spec.rollout.canary to roll it out nevertheless"
+    )
+    return Failure(reason="CanaryFailed", message=message)
 
 
-def _ready_of(status: Raw) -> Raw:
-    found = (c for c in status.get("conditions") or () if c.get("type") == conditions.READY)
-    return next(found, {})
-
-
-# A Secret is kept as long as the service; Deployments go when they are empty.
-_DELETED_OTHERWISE: Final = frozenset({"Secret", "Deployment"})
-_PASSING_REASONS: Final = frozenset(
-    {
-        "PredecessorLeaving",
-        "ModelLoading",
-        "ReplicasStarting",
-        "RollingOut",
-        "Suspended",
-        "NoReplicas",
-        "ScaledToZero",
-        "ScalingDown",
-    }
-)
+def _revision_events(revision: str, *, is_new: bool) -> list[Event]:
+    message = f"revision {revision} of the pod template is made"
+    return [Event(type=EVENT_NORMAL, reason="RevisionCreated", message=message)] if is_new else []

@@ -30,6 +30,13 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Again:
+    """How a run ended that wants another one after a while, whether anything happens or not."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Pace:
     """How long the queue waits for what."""
 
@@ -57,7 +64,7 @@ class WorkQueue:
 
     def __init__(
         self,
-        run: Callable[[Key], Awaitable[Outcome]],
+        run: Callable[[Key], Awaitable[Outcome | Again]],
         clock: Clock,
         pace: Pace | None = None,
         concurrency: int = DEFAULT_CONCURRENCY,
@@ -130,6 +137,9 @@ class WorkQueue:
             finally:
                 entry.started_at = None
         entry.failures = 0
+        if isinstance(outcome, Again):
+            metrics.RECONCILES.labels("again").inc()
+            return min(outcome.seconds, self._pace.resync_seconds)
         metrics.RECONCILES.labels(outcome.name.lower()).inc()
         return None if outcome is Outcome.GONE else self._pace.resync_seconds
 

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Protocol
+from typing import Final, Protocol
 
 from tidemill_operator import metrics
 from tidemill_operator import status as status_module
@@ -19,11 +19,14 @@ from tidemill_operator.errors import ApiError, ObstacleError
 from tidemill_operator.keys import Key
 from tidemill_operator.observed import Observed, Refusal
 from tidemill_operator.plan import Plan, make_plan
-from tidemill_operator.queue import Outcome
+from tidemill_operator.pod_changes import PodChanger
+from tidemill_operator.queue import Again, Outcome
 from tidemill_operator.recorder import Recorder
 from tidemill_operator.scaling_view import ScalingView
 
 logger = logging.getLogger(__name__)
+
+AFTER_CONFLICT_SECONDS: Final = 0.2
 
 
 class Scaling(Protocol):
@@ -62,10 +65,11 @@ class Reconciler:
     claims: Claims
     engine_image: str
     now: Callable[[], datetime]
+    pods: PodChanger
     on_leaving: Callable[[Key, str], object] = _nobody_waits
     scaling: Scaling = field(default_factory=NoScaling)
 
-    async def run(self, key: Key) -> Outcome:
+    async def run(self, key: Key) -> Outcome | Again:
         """Bring one service closer to its spec; raise what should be tried again later."""
         service = await self.cluster.read_service(key)
         if service is None:
@@ -80,16 +84,16 @@ class Reconciler:
         reading = await self.cluster.observe(service)
         observed = replace(reading.observed, lost_claims=self.claims.lost(key))
         scaling = self.scaling.look(service, reading)
-        plan = self._plan(service, observed, scaling)
-        found = await self.cluster.look_up(service, plan, reading.versions)
-        if found:
-            observed = replace(observed, children=(*observed.children, *found))
-            plan = self._plan(service, observed, scaling)
+        observed, plan = await self._plan_knowing(service, replace(reading, observed=observed), scaling)
         if observed.namespace_is_leaving:
             self.on_leaving(key, uid)
         try:
+            await self.pods.carry_out(key.namespace, plan.pods, reading.admin_token)
             await self.cluster.execute(key, plan, reading.versions)
         except ApiError as error:
+            if error.is_conflict and plan.lowered:
+                logger.info("%s: a Deployment has changed since it was read; looking again", key)
+                return Again(seconds=AFTER_CONFLICT_SECONDS)
             if not error.is_refusal:
                 raise
             refusal = Refusal(what=error.request, message=error.message)
@@ -101,7 +105,22 @@ class Reconciler:
         await self._tell(service, plan)
         if plan.obstacle is not None:
             raise ObstacleError(plan.obstacle.message)
-        return Outcome.DONE
+        return Outcome.DONE if plan.again_seconds is None else Again(seconds=plan.again_seconds)
+
+    async def _plan_knowing(
+        self, service: Object, reading: Reading, scaling: ScalingView | None
+    ) -> tuple[Observed, Plan]:
+        """Plan, and again with what a plan must know and no watch tells: names taken, engines' load."""
+        observed = reading.observed
+        plan = self._plan(service, observed, scaling)
+        found = await self.cluster.look_up(service, plan, reading.versions)
+        if found:
+            observed = replace(observed, children=(*observed.children, *found))
+            plan = self._plan(service, observed, scaling)
+        if plan.asks:
+            observed = replace(observed, loads=await self.pods.read(plan.asks, reading.admin_token))
+            plan = self._plan(service, observed, scaling)
+        return observed, plan
 
     def _plan(self, service: Object, observed: Observed, scaling: ScalingView | None) -> Plan:
         now = self.now().strftime("%Y-%m-%dT%H:%M:%SZ")

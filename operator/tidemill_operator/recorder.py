@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from typing import Final
 
 from tidemill_operator import metrics, names
+from tidemill_operator.actions import Event
 from tidemill_operator.api import Api, Object, Place
 from tidemill_operator.errors import ApiError
-from tidemill_operator.plan import Event
 
 logger = logging.getLogger(__name__)
 

@@ -20,12 +20,14 @@ from tidemill_operator.cache import GATEWAYS, Cache
 from tidemill_operator.claims import Claims
 from tidemill_operator.clock import SystemClock
 from tidemill_operator.cluster import Cluster
+from tidemill_operator.engine_admin import EngineAdmin, make_session
 from tidemill_operator.errors import ApiError, OperatorError
 from tidemill_operator.health import Health, make_app
 from tidemill_operator.informer import Informer
 from tidemill_operator.keys import Key
 from tidemill_operator.leader import LeaderElector, LeadershipLostError
-from tidemill_operator.queue import Outcome, Pace, WorkQueue
+from tidemill_operator.pod_changes import PodChanger
+from tidemill_operator.queue import Again, Outcome, Pace, WorkQueue
 from tidemill_operator.reconcile import Reconciler
 from tidemill_operator.recorder import Recorder
 from tidemill_operator.secret_watch import SecretWatch
@@ -58,7 +60,7 @@ class Settings:
 class Operator:
     """One operator process."""
 
-    def __init__(self, settings: Settings, api: Api) -> None:
+    def __init__(self, settings: Settings, api: Api, engines: EngineAdmin) -> None:
         self._settings = settings
         self._api = api
         self._clock = SystemClock()
@@ -72,6 +74,7 @@ class Operator:
             engine_image=settings.engine_image,
             now=self._clock.now,
             on_leaving=self._on_leaving,
+            pods=PodChanger(self._cluster, engines),
         )
         lease = Place(kind="Lease", namespace=settings.operator_namespace, name=settings.lease_name)
         self._elector = LeaderElector(api, lease, settings.identity, self._clock)
@@ -180,7 +183,7 @@ class Operator:
         logging.shutdown()
         os._exit(EXIT_LEADERSHIP_LOST)
 
-    async def _run(self, key: Key) -> Outcome:
+    async def _run(self, key: Key) -> Outcome | Again:
         if not self._elector.is_leader:
             raise OperatorError("this process does not hold the lease and must not act")
         outcome = await self._reconciler.run(key)
@@ -226,6 +229,7 @@ async def run_operator(settings: Settings) -> None:
     """Run one operator until it is told to stop."""
     api = Api(ApiClient(configuration=await load_configuration()))
     try:
-        await Operator(settings, api).run()
+        async with make_session() as session:
+            await Operator(settings, api, EngineAdmin(session)).run()
     finally:
         await api.close()

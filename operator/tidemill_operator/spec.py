@@ -81,11 +81,25 @@ class IngressSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CanarySpec:
+    """How much of the traffic a new revision gets, and how much of it may fail."""
+
+    traffic_percent: int
+    max_error_percent: int = 5
+
+
+@dataclass(frozen=True, kw_only=True)
 class RolloutSpec:
-    """How far a rollout may go above and below the desired number of replicas."""
+    """How far a rollout may go above and below the desired number of replicas.
+
+    `canary` is None where a new revision is to take over; `to_revision` runs a former one in the spec's
+    place.
+    """
 
     max_surge: Portion = Portion(amount=1)
     max_unavailable: Portion = Portion(amount=0)
+    canary: CanarySpec | None = None
+    to_revision: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +117,11 @@ class ServiceSpec:
     drain_timeout_seconds: int = 300
     disruption_max_unavailable: Portion = Portion(amount=1)
     suspend: bool = False
+
+    @property
+    def target_revision(self) -> str:
+        """Give the revision that should run: the spec's own, unless a former one is asked for."""
+        return self.rollout.to_revision or self.revision
 
 
 def parse(service: Raw) -> ServiceSpec:
@@ -206,7 +225,28 @@ def _parse_rollout(raw: Raw) -> RolloutSpec:
     unavailable = _parse_portion("spec.rollout.maxUnavailable", raw.get("maxUnavailable", 0))
     if surge.amount == 0 and unavailable.amount == 0:
         raise InvalidSpec("spec.rollout", "maxSurge and maxUnavailable must not both be zero")
-    return RolloutSpec(max_surge=surge, max_unavailable=unavailable)
+    return RolloutSpec(
+        max_surge=surge,
+        max_unavailable=unavailable,
+        canary=_parse_canary(raw.get("canary")),
+        to_revision=raw.get("toRevision"),
+    )
+
+
+def _parse_canary(raw: Raw | None) -> CanarySpec | None:
+    """Read the canary's share; all of the traffic is no canary any more."""
+    if raw is None:
+        return None
+    percent, errors = raw.get("trafficPercent"), raw.get("maxErrorPercent", 5)
+    if not isinstance(percent, int) or not 1 <= percent <= 100:
+        raise InvalidSpec(
+            "spec.rollout.canary.trafficPercent", f"is {percent!r}; write a number from 1 to 100"
+        )
+    if not isinstance(errors, int) or not 0 <= errors <= 100:
+        raise InvalidSpec(
+            "spec.rollout.canary.maxErrorPercent", f"is {errors!r}; write a number from 0 to 100"
+        )
+    return None if percent == 100 else CanarySpec(traffic_percent=percent, max_error_percent=errors)
 
 
 def _parse_portion(path: str, value: object) -> Portion:

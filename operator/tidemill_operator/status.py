@@ -26,6 +26,7 @@ class Facts:
     revision: str
     serving: str
     scaling: Raw = field(default_factory=dict)
+    failed: str | None = None
 
 
 def build_status(service: Raw, facts: Facts, context: Context, now: str) -> dict[str, Any]:
@@ -38,6 +39,7 @@ def build_status(service: Raw, facts: Facts, context: Context, now: str) -> dict
         "replicas": situation.num_pods,
         "readyReplicas": situation.num_ready,
         "desiredReplicas": situation.desired,
+        "drainingReplicas": situation.num_draining,
         "updatedReplicas": situation.num_updated_ready,
         "selector": names.selector_string(names.selector_labels(context.name)),
         "url": url_of(context),
@@ -49,6 +51,8 @@ def build_status(service: Raw, facts: Facts, context: Context, now: str) -> dict
     failure = _last_failure(situation.failure, previous, now)
     if failure is not None:
         status["model"] = {"lastFailure": failure}
+    if facts.failed is not None:
+        status["revision"]["failed"] = facts.failed
     if facts.scaling:
         status["scaling"] = dict(facts.scaling)
     return status

@@ -20,6 +20,7 @@ from operator_builders import (
 )
 from tidemill_operator import manifests, names
 from tidemill_operator.conditions import Condition
+from tidemill_operator.engine_load import EngineLoad
 from tidemill_operator.observed import ChildView, DeploymentView, LostClaim, Observed, Refusal
 from tidemill_operator.plan import Plan, make_plan
 from tidemill_operator.scaling_view import ScalingView
@@ -39,7 +40,7 @@ def settled(**changes: Any) -> Observed:
         "deployments": (make_deployment(REVISION, 2),),
         "pods": ready_pods(REVISION, 2),
         "templates": {REVISION: TEMPLATE},
-        "revision_numbers": (1,),
+        "revision_numbers": {REVISION: 1},
         "children": (
             owned_child("ControllerRevision", f"chat-{REVISION}"),
             owned_child("Secret", "chat-admin-token"),
@@ -115,6 +116,7 @@ def test_status_counts_and_addresses_what_is_there() -> None:
         "replicas": 2,
         "readyReplicas": 2,
         "desiredReplicas": 2,
+        "drainingReplicas": 0,
         "updatedReplicas": 2,
         "selector": "app.kubernetes.io/component=engine,app.kubernetes.io/name=tidemill,"
         "serving.tidemill.dev/service=chat",
@@ -217,7 +219,9 @@ def test_what_is_no_longer_wanted_is_deleted() -> None:
 
 
 def test_suspension_stops_replicas_and_keeps_the_rest() -> None:
-    plan = plan_for(settled(), {"suspend": True})
+    drained = {f"uid-{REVISION}-{number}": EngineLoad(is_refusing=True) for number in range(2)}
+    pods = tuple(make_pod(REVISION, number, is_routable=False, drain_started_at=NOW) for number in range(2))
+    plan = plan_for(settled(pods=pods, loads=drained), {"suspend": True})
     assert replicas(plan) == {REVISION: 0}
     assert [(d.kind, d.name) for d in plan.deletes] == [("PodDisruptionBudget", "chat")]
     assert condition(plan, "Suspended") == ("True", "Suspended")

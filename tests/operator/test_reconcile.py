@@ -3,126 +3,20 @@
 from __future__ import annotations
 
 import copy
-import itertools
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, cast
 
 import pytest
 
-from operator_builders import FakeClock, make_service
+from operator_builders import make_service
+from operator_fakes import KEY, FakeApi, Killed, Object, make_reconciler
 from tidemill_operator import names
-from tidemill_operator.api import Api, Place
-from tidemill_operator.cache import GATEWAYS, Cache
-from tidemill_operator.claims import Claims
-from tidemill_operator.cluster import Cluster
 from tidemill_operator.errors import ApiError, ObstacleError
 from tidemill_operator.keys import Key
 from tidemill_operator.queue import Outcome
 from tidemill_operator.reconcile import Reconciler
-from tidemill_operator.recorder import Recorder
 
-Object = dict[str, Any]
-KEY = Key("prod", "chat")
 HOST = {"routing": {"ingress": {"host": "chat.example.com"}}}
-
-
-class Killed(BaseException):
-    """The process ended here."""
-
-
-class FakeApi:
-    """Objects by kind, namespace and name, with versions that grow only by a real change."""
-
-    def __init__(self) -> None:
-        self.objects: dict[tuple[str, str, str], Object] = {}
-        self.events: list[Object] = []
-        self.num_writes = 0
-        self.dies_at: int | None = None
-        self.refuses: set[str] = set()
-        self.cache = Cache()
-        self._ids = itertools.count(1)
-
-    async def get_metadata(self, place: Place) -> Object | None:
-        return await self.get(place)
-
-    async def get(self, place: Place) -> Object | None:
-        return copy.deepcopy(self.objects.get((place.kind, place.namespace, place.name)))
-
-    async def apply(self, manifest: Object) -> Object:
-        self._write(manifest["kind"])
-        return self.store(manifest)
-
-    async def apply_status(self, manifest: Object) -> Object:
-        self._write("Status")
-        stored = self.objects[(names.KIND, *KEY)]
-        return self.store({**stored, "status": manifest["status"]})
-
-    async def create(self, manifest: Object, *, kind: str) -> Object:
-        if kind == "Event":
-            self.events.append(manifest)
-            return manifest
-        self._write(kind)
-        return self.store({**manifest, "kind": kind})
-
-    async def delete(self, place: Place, preconditions: dict[str, str]) -> None:
-        self._write(place.kind)
-        key = (place.kind, place.namespace, place.name)
-        assert self.objects[key]["metadata"]["uid"] == preconditions["uid"]
-        self.remove(key)
-
-    def remove(self, key: tuple[str, str, str]) -> None:
-        """Take an object away as a person or the garbage collector would; the watch shows it."""
-        gone = self.objects.pop(key)
-        gone["metadata"]["resourceVersion"] = str(next(self._ids) + 1000)
-        self.cache.drop(key[0], gone)
-
-    def store(self, manifest: Object) -> Object:
-        metadata = manifest["metadata"]
-        key = (manifest["kind"], metadata["namespace"], metadata["name"])
-        before = self.objects.get(key)
-        fixed = {
-            "uid": before["metadata"]["uid"] if before else metadata.get("uid", f"uid-{next(self._ids)}")
-        }
-        stored = {**copy.deepcopy(manifest), "metadata": {**copy.deepcopy(metadata), **fixed}}
-        version = before["metadata"]["resourceVersion"] if before else "0"
-        stored["metadata"]["resourceVersion"] = version
-        if stored != before:
-            stored["metadata"]["resourceVersion"] = str(next(self._ids) + 1000)
-        self.objects[key] = stored
-        labels = metadata.get("labels") or {}
-        if names.LABEL_SERVICE in labels and stored["kind"] != "Secret":
-            self.cache.put(stored["kind"], stored["kind"], stored)
-        elif labels.get(names.LABEL_APP_COMPONENT) == names.COMPONENT_GATEWAY:
-            self.cache.put(GATEWAYS, stored["kind"], stored)
-        return copy.deepcopy(stored)
-
-    def contents(self) -> Object:
-        """Give everything but the identities that differ from one history to the next."""
-        everything = copy.deepcopy(self.objects)
-        for obj in everything.values():
-            for field in ("uid", "resourceVersion"):
-                obj["metadata"].pop(field)
-            obj.pop("data", None) if obj["kind"] == "Secret" else None
-        return {"/".join(key): obj for key, obj in everything.items()}
-
-    def _write(self, kind: str) -> None:
-        self.num_writes += 1
-        if self.num_writes == self.dies_at:
-            raise Killed
-        if kind in self.refuses:
-            raise ApiError(status=403, reason="Forbidden", message="exceeded quota", request=f"PATCH {kind}")
-
-
-def make_reconciler(api: FakeApi) -> Reconciler:
-    clock, real = FakeClock(), cast("Api", api)
-    return Reconciler(
-        cluster=Cluster(real, api.cache),
-        recorder=Recorder(real, "test", clock.monotonic),
-        claims=Claims(),
-        engine_image="engine:test",
-        now=clock.now,
-    )
 
 
 @pytest.fixture

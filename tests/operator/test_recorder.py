@@ -7,9 +7,9 @@ from typing import Any, cast
 import pytest
 
 from operator_builders import FakeClock, make_service
+from tidemill_operator.actions import Event
 from tidemill_operator.api import Api, Place
 from tidemill_operator.errors import ApiError
-from tidemill_operator.plan import Event
 from tidemill_operator.recorder import REPEAT_AFTER_SECONDS, Recorder
 
 Object = dict[str, Any]

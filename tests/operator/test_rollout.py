@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill_operator.rollout import RevisionCounts, bounds_of, split_replicas
+from tidemill_operator.rollout import RevisionCounts, bounds_of, grow_target, shrink_others
 from tidemill_operator.spec import Portion, RolloutSpec
 
 SURGE = RolloutSpec()
@@ -23,6 +23,20 @@ def counts(
         existing=asked if existing is None else existing,
         created_at=created_at,
     )
+
+
+def split_replicas(
+    desired: int,
+    target: RevisionCounts,
+    others: list[RevisionCounts],
+    rollout: RolloutSpec,
+    *,
+    without_surge: bool = False,
+) -> dict[str, int]:
+    """Split replicas where what has nothing to finish goes at once."""
+    bounds = bounds_of(rollout, desired, without_surge=without_surge)
+    planned = dict(shrink_others(target, others, bounds))
+    return {**planned, target.revision: grow_target(target, others, planned, bounds)}
 
 
 CASES = {

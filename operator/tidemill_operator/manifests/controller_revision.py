@@ -4,9 +4,8 @@ from tidemill_operator import names
 from tidemill_operator.manifests.context import Context, Manifest, child_metadata
 
 
-def build_controller_revision(context: Context, template: Manifest, number: int) -> Manifest:
-    """Build the record of the template under which the spec's revision runs from now on."""
-    revision = context.spec.revision
+def build_controller_revision(context: Context, revision: str, template: Manifest, number: int) -> Manifest:
+    """Build the record of the template under which a revision runs from now on."""
     name = names.controller_revision_name(context.name, revision)
     return {
         "apiVersion": "apps/v1",

@@ -1,0 +1,88 @@
+"""Requests to the engines' admin port: load, drain, and back into service.
+
+Knows addresses, the bearer token and patience: many engines at once, none for long, so that one that hangs
+does not hold up a run. Refuses to decide; the token is never logged.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Sequence
+from typing import Any, Final
+
+import aiohttp
+
+from tidemill_operator import metrics, names
+from tidemill_operator.engine_load import EngineLoad, parse_load
+from tidemill_operator.observed import PodView
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT_SECONDS: Final = 2.0
+MAX_REQUESTS: Final = 32
+MAX_ANSWER_BYTES: Final = 64 * 1024
+
+
+class EngineAdmin:
+    """A client of every engine's admin port."""
+
+    def __init__(self, session: aiohttp.ClientSession, port: int = names.ENGINE_ADMIN_PORT) -> None:
+        self._session = session
+        self._port = port
+        self._slots = asyncio.Semaphore(MAX_REQUESTS)
+
+    async def read(self, pods: Sequence[PodView], token: str) -> dict[str, EngineLoad | None]:
+        """Ask pods for their load, by UID; those that drain are told to drain again, in case they forgot."""
+        loads = await asyncio.gather(*(self._read_one(pod, token) for pod in pods))
+        return {pod.uid: load for pod, load in zip(pods, loads, strict=True)}
+
+    async def drain(self, ip: str, token: str) -> bool:
+        """Tell an engine to drain; say whether it has heard."""
+        return await self._request("PUT", ip, "/drain", token) is not None
+
+    async def take_back(self, ip: str, token: str) -> bool:
+        """Tell an engine to serve again; say whether it does."""
+        return await self._request("DELETE", ip, "/drain", token) is not None
+
+    async def _read_one(self, pod: PodView, token: str) -> EngineLoad | None:
+        method, path = ("PUT", "/drain") if pod.is_draining else ("GET", "/load")
+        answer = await self._request(method, pod.ip, path, token)
+        return None if answer is None else parse_load(answer)
+
+    async def _request(self, method: str, ip: str, path: str, token: str) -> dict[str, Any] | None:
+        """Give the answer as an object; None when there is none in time or it is a refusal."""
+        if not ip:
+            return None
+        host = f"[{ip}]" if ":" in ip else ip
+        url = f"http://{host}:{self._port}{path}"
+        async with self._slots:
+            try:
+                async with (
+                    asyncio.timeout(TIMEOUT_SECONDS),
+                    self._session.request(
+                        method, url, headers={"Authorization": f"Bearer {token}"}, allow_redirects=False
+                    ) as response,
+                ):
+                    body = await response.content.read(MAX_ANSWER_BYTES)
+                    if response.status == 200:
+                        metrics.ENGINE_REQUESTS.labels(path, "answered").inc()
+                        return _object(body)
+                    reason = f"status {response.status}"
+            except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
+                reason = str(error) or type(error).__name__
+        metrics.ENGINE_REQUESTS.labels(path, "failed").inc()
+        logger.warning("%s %s: %s", method, url, reason)
+        return None
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    answer = json.loads(body)
+    if not isinstance(answer, dict):
+        raise ValueError("the answer is no JSON object")  # noqa: TRY004 - as json raises
+    return answer
+
+
+def make_session() -> aiohttp.ClientSession:
+    """Make a session that reaches pods directly and keeps no connection to a pod that may soon be gone."""
+    connector = aiohttp.TCPConnector(limit=MAX_REQUESTS, force_close=True)
+    return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False)
