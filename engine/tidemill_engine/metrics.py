@@ -264,6 +264,9 @@ class _SnapshotCollector(Collector):
             yield from self._core(now.stats)
         if now.ready is not None:
             yield self._cache_config(now.ready)
+            yield _gauge(
+                "tidemill_max_num_seqs", "Most requests that are computed at once", now.ready.max_num_seqs
+            )
 
     def _own(self, now: Snapshot) -> Iterable[Metric]:
         yield _gauge("tidemill_engine_ready", "1 while new requests should be sent here", now.is_ready)
