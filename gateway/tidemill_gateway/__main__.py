@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from prometheus_client import disable_created_metrics
 
+from tidemill_gateway.parts import MIB, ServerConfig
 from tidemill_gateway.process import ProcessConfig, run
 from tidemill_gateway.proxy import ProxyConfig
-from tidemill_gateway.server import MIB, ServerConfig
 from tidemill_gateway.waiting_room import WaitingConfig
 from tidemill_gateway.watch import Home
 from tidemill_operator import names

@@ -10,8 +10,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from tidemill_gateway.demand import DemandBook
 from tidemill_gateway.metrics import GatewayMetrics
-from tidemill_gateway.server import Traffic
 from tidemill_gateway.state import ClusterState
+from tidemill_gateway.traffic import Traffic
 from tidemill_operator import names
 
 STATE = web.AppKey("state", ClusterState)

@@ -1,34 +1,35 @@
-"""Which replica a request goes to.
+"""Which replicas a request may go to at all.
 
-Knows the replicas, how many requests each holds, and which have just failed. Refuses to know services,
-requests, clocks and chance: the turn that breaks ties is an argument.
+Pure. Knows the replicas, which have just failed, and which revision the request belongs to. Refuses to know
+loads and prompts: `placement` chooses among what is left here.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from tidemill_gateway.objects import Pod
+from tidemill_gateway.service_spec import Revisions
 
 
-def choose(
+def eligible(
     replicas: Sequence[Pod],
-    in_flight: Mapping[str, int],
     *,
-    turn: int,
     tried: Collection[str] = (),
-    suspects: Collection[str] = (),
-) -> Pod | None:
-    """Pick the replica with the fewest requests in flight, or none when no replica takes requests.
+    avoided: Collection[str] = (),
+    revision: str | None = None,
+    failed_revision: str = "",
+) -> tuple[Pod, ...]:
+    """Give the replicas that this request may go to; none when no replica takes requests.
 
-    `in_flight`, `tried` and `suspects` are keyed by pod UID. What this request has `tried` is never picked
-    again; `suspects` (replicas that failed someone a moment ago) only when there is nothing else. Ties go
-    round by `turn`.
+    `tried` and `avoided` hold pod UIDs. What this request has tried is never asked again. Other wishes give
+    way, the least important first, when there is nothing else: the request's revision, then to avoid replicas
+    that failed a moment ago, then to avoid a revision that has failed.
     """
     able = [pod for pod in replicas if pod.takes_requests and pod.uid not in tried]
-    candidates = [pod for pod in able if pod.uid not in suspects] or able
-    if not candidates:
-        return None
-    fewest = min(in_flight.get(pod.uid, 0) for pod in candidates)
-    least_loaded = sorted(
-        (pod for pod in candidates if in_flight.get(pod.uid, 0) == fewest), key=lambda pod: pod.uid
-    )
-    return least_loaded[turn % len(least_loaded)]
+    sound = [pod for pod in able if not failed_revision or pod.revision != failed_revision] or able
+    healthy = [pod for pod in sound if pod.uid not in avoided] or sound
+    return tuple([pod for pod in healthy if revision is None or pod.revision == revision] or healthy)
+
+
+def failed_revision_of(revisions: Revisions) -> str:
+    """Give the revision that nobody should be sent to, if there is a better one."""
+    return revisions.failed if revisions.failed != revisions.current else ""

@@ -131,6 +131,23 @@ def no_turn(seconds: float) -> GatewayError:
     return _try_later(f"All replicas were busy for {seconds:g} s.", "overloaded")
 
 
+def wrong_key() -> GatewayError:
+    """Refuse a request without a key, or with one that is nobody's."""
+    return GatewayError(
+        status=401,
+        message="The API key is missing or wrong: send it as 'Authorization: Bearer KEY'.",
+        code="invalid_api_key",
+        headers={"WWW-Authenticate": "Bearer"},
+    )
+
+
+def rate_limited(reason: str, retry_after_seconds: int) -> GatewayError:
+    """Refuse a request because its tenant has reached a limit."""
+    error = _try_later(f"The limit of {reason} is reached.", "rate_limit_exceeded")
+    error.headers = {"Retry-After": str(retry_after_seconds)}
+    return error
+
+
 def _try_later(message: str, code: str) -> GatewayError:
     return GatewayError(
         status=429,

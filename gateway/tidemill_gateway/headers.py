@@ -4,10 +4,14 @@ Knows what concerns only one connection, what is private to Tidemill, and what a
 bodies and replicas.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import aiohttp
 from aiohttp import web
 from multidict import CIMultiDict
 
+NOTHING: Mapping[str, str] = MappingProxyType({})
 PRIVATE_PREFIX = "x-tidemill-"
 HOP_BY_HOP = frozenset(
     {
@@ -28,8 +32,13 @@ REPLACED_IN_REQUESTS = frozenset(
 )
 
 
-def request_headers(request: web.Request, request_id: str) -> CIMultiDict[str]:
-    """Give the headers that the replica gets: the client's, less what concerned only its connection to us."""
+def request_headers(
+    request: web.Request, request_id: str, set_here: Mapping[str, str] = NOTHING
+) -> CIMultiDict[str]:
+    """Give the headers that the replica gets: the client's, less what concerned only its connection to us.
+
+    What is `set_here` takes the place of what the client sent under the same name.
+    """
     dropped = (
         HOP_BY_HOP | REPLACED_IN_REQUESTS | _named_by_connection(request.headers.getall("Connection", ()))
     )
@@ -44,6 +53,8 @@ def request_headers(request: web.Request, request_id: str) -> CIMultiDict[str]:
         before = headers.get("X-Forwarded-For")
         headers["X-Forwarded-For"] = f"{before}, {request.remote}" if before else request.remote
     headers.setdefault("X-Forwarded-Proto", request.scheme)
+    for name, value in set_here.items():
+        headers[name] = value
     return headers
 
 

@@ -1,33 +1,49 @@
-"""What this gateway knows of its own requests: how many each replica holds, and which replicas just failed.
+"""What this gateway knows of replicas' loads: its own requests, what engines reported, and who just failed.
 
 Knows pod UIDs, counts and an injected clock. Refuses to know requests, services and sockets.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+
+from tidemill_gateway.load_report import LoadReport
+from tidemill_gateway.outliers import Outliers
+from tidemill_gateway.placement import Candidate
+
+MAX_EJECTION_SECONDS = 60.0
+STALE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reported:
+    """A report, when it came, and how many of this gateway's requests the replica had then."""
+
+    report: LoadReport
+    time: float
+    num_own_requests: int
 
 
 class Ledger:
-    """Counts of requests in flight by pod UID, and a short memory of failures."""
+    """Own requests and tokens by pod UID, the last reports, and a short memory of failures."""
 
     def __init__(self, *, clock: Callable[[], float], suspect_seconds: float, first_turn: int = 0) -> None:
         self._clock = clock
-        self._suspect_seconds = suspect_seconds
         self._turn = first_turn
-        self._in_flight: dict[str, int] = {}
-        self._suspect_until: dict[str, float] = {}
+        self._requests: dict[str, int] = {}
+        self._tokens: dict[str, int] = {}
+        self._reported: dict[str, Reported] = {}
+        self._outliers = Outliers(first_seconds=suspect_seconds, max_seconds=MAX_EJECTION_SECONDS)
 
     @property
     def in_flight(self) -> Mapping[str, int]:
         """Requests in flight by pod UID; pods without any are absent."""
-        return self._in_flight
+        return self._requests
 
     @property
     def suspects(self) -> frozenset[str]:
         """The replicas that failed a request a moment ago."""
-        now = self._clock()
-        self._suspect_until = {uid: until for uid, until in self._suspect_until.items() if until > now}
-        return frozenset(self._suspect_until)
+        return self._outliers.avoided(self._clock())
 
     def next_turn(self) -> int:
         """Give the number that breaks the next tie."""
@@ -36,21 +52,52 @@ class Ledger:
 
     def suspect(self, uid: str) -> None:
         """Remember that a replica has just failed a request."""
-        self._suspect_until[uid] = self._clock() + self._suspect_seconds
+        self._outliers.fail(uid, self._clock())
 
     def trust(self, uid: str) -> None:
         """Forget a replica's failures, because it has just answered."""
-        self._suspect_until.pop(uid, None)
+        self._outliers.succeed(uid)
+
+    def report(self, uid: str, report: LoadReport) -> None:
+        """Take what a replica says of its load."""
+        own = self._requests.get(uid, 0)
+        self._reported[uid] = Reported(report=report, time=self._clock(), num_own_requests=own)
+
+    def seconds_since_report(self, uid: str) -> float:
+        """Give the age of a replica's last report; endless where there was none."""
+        reported = self._reported.get(uid)
+        return float("inf") if reported is None else self._clock() - reported.time
+
+    def candidates(self, uids: Iterable[str], *, is_alone: bool) -> list[Candidate]:
+        """Describe replicas for placement; `is_alone` where no other gateway sends them requests."""
+        return [self._candidate(uid, is_alone=is_alone) for uid in uids]
+
+    def forget_all_but(self, uids: Collection[str]) -> None:
+        """Forget the replicas that no longer exist."""
+        self._reported = {uid: reported for uid, reported in self._reported.items() if uid in uids}
+        self._outliers.forget_all_but(uids)
 
     @contextmanager
-    def hold(self, uid: str) -> Iterator[None]:
+    def hold(self, uid: str, num_tokens: int = 0) -> Iterator[None]:
         """Count a request at a replica until the block ends."""
-        self._in_flight[uid] = self._in_flight.get(uid, 0) + 1
+        self._requests[uid] = self._requests.get(uid, 0) + 1
+        self._tokens[uid] = self._tokens.get(uid, 0) + num_tokens
         try:
             yield
         finally:
-            left = self._in_flight[uid] - 1
-            if left:
-                self._in_flight[uid] = left
-            else:
-                del self._in_flight[uid]
+            self._requests[uid] -= 1
+            self._tokens[uid] -= num_tokens
+            if not self._requests[uid]:
+                del self._requests[uid], self._tokens[uid]
+
+    def _candidate(self, uid: str, *, is_alone: bool) -> Candidate:
+        is_recent = self.seconds_since_report(uid) <= STALE_SECONDS
+        reported = self._reported.get(uid) if is_recent else None
+        return Candidate(
+            uid=uid,
+            num_own_requests=self._requests.get(uid, 0),
+            num_own_tokens=self._tokens.get(uid, 0),
+            report=None if reported is None else reported.report,
+            num_own_then=0 if reported is None else reported.num_own_requests,
+            is_fresh=is_alone or is_recent,
+        )

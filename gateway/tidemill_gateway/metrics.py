@@ -32,6 +32,18 @@ class GatewayMetrics:
             (*TARGET_LABELS, "reason"),
             registry=self.registry,
         )
+        self.placements = Counter(
+            "tidemill_gateway_placements_total",
+            "Choices of a replica, by reason: session, prefix, hash, load or two_choices.",
+            (*TARGET_LABELS, "reason"),
+            registry=self.registry,
+        )
+        self.limited = Counter(
+            "tidemill_gateway_limited_requests_total",
+            "Requests refused because their tenant had reached a limit of its own.",
+            TARGET_LABELS,
+            registry=self.registry,
+        )
         self.activations = Counter(
             "tidemill_gateway_activations_total",
             "Times that this gateway asked for a service at zero to wake, by outcome: asked or failed.",

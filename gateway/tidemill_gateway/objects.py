@@ -115,6 +115,11 @@ class Pod:
     terminating: bool
 
     @property
+    def authority(self) -> str:
+        """Give host and port as a URL writes them."""
+        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+
+    @property
     def takes_requests(self) -> bool:
         """Say whether new requests may go here."""
         return self.ready and self.routable and not self.terminating and bool(self.address)

@@ -35,6 +35,7 @@ class Record:
     arrived: float
     namespace: str = ""
     service: str = ""
+    tenant: str = ""
     replica: str = ""
     retries: int = 0
     cut_by: str = ""
@@ -110,12 +111,14 @@ def _write_down(request: web.Request, record: Record, code: int, metrics: Gatewa
         metrics.first_byte.labels(*target).observe(record.first_byte - record.arrived)
         first_byte = f"{record.first_byte - record.arrived:.3f}"
     logger.info(
-        "request %s: %s %s -> %s/%s replica=%s code=%d retries=%d first_byte=%s total=%.3f cut_by=%s",
+        "request %s: %s %s -> %s/%s tenant=%s replica=%s code=%d retries=%d first_byte=%s total=%.3f "
+        "cut_by=%s",
         record.request_id,
         request.method,
         request.rel_url.raw_path[:200],
         record.namespace or "-",
         record.service or "-",
+        record.tenant or "-",
         record.replica or "-",
         code,
         record.retries,

@@ -21,8 +21,10 @@ from tidemill_gateway.activation import StatusWriter
 from tidemill_gateway.admin import make_admin_app
 from tidemill_gateway.api import connect
 from tidemill_gateway.metrics import GatewayMetrics
-from tidemill_gateway.server import DEMAND, TRAFFIC, WAITING, ServerConfig, Surroundings, Traffic, make_app
+from tidemill_gateway.parts import DEMAND, TRAFFIC, WAITING, ServerConfig, Surroundings
+from tidemill_gateway.server import make_app
 from tidemill_gateway.state import ClusterState
+from tidemill_gateway.traffic import Traffic
 from tidemill_gateway.watch import ApiReader, Home, Watch, WatchTiming, sources
 
 logger = logging.getLogger(__name__)

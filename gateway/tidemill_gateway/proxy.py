@@ -11,7 +11,7 @@ never leaves open whether a replica had begun to work.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import aiohttp
@@ -20,16 +20,16 @@ from yarl import URL
 
 from tidemill_gateway import errors
 from tidemill_gateway.ask import Ask
-from tidemill_gateway.choice import choose
 from tidemill_gateway.headers import request_headers
 from tidemill_gateway.ledger import Ledger
+from tidemill_gateway.load_report import LOAD_HEADER, parse_load
 from tidemill_gateway.meter import Meter
 from tidemill_gateway.metrics import GatewayMetrics
 from tidemill_gateway.objects import Pod, Service
 from tidemill_gateway.observe import Record
 from tidemill_gateway.reply import EVENT_STREAM, Reply
+from tidemill_gateway.selector import Selector, Wanted
 from tidemill_gateway.waiting_room import Visit, WaitingRoom
-from tidemill_gateway.world import World
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +62,12 @@ class Call:
     record: Record
     ask: Ask = field(default_factory=Ask)
     visit: Visit | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def wanted(self) -> Wanted:
+        """What the request wants of its replica."""
+        return Wanted(service=self.service, ask=self.ask, name=self.record.request_id)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,15 +86,15 @@ class Proxy:
         *,
         config: ProxyConfig,
         session: aiohttp.ClientSession,
-        world: Callable[[], World],
         ledger: Ledger,
+        selector: Selector,
         waiting: WaitingRoom,
         metrics: GatewayMetrics,
     ) -> None:
         self._config = config
         self._session = session
-        self._world = world
         self._ledger = ledger
+        self._selector = selector
         self._waiting = waiting
         self._metrics = metrics
 
@@ -108,23 +114,17 @@ class Proxy:
                 break
             if not await self._waiting.another_replica(call.visit, tried, seconds):
                 break
-        raise _nobody_took_it(call.service, self._world().replicas(call.service), tried)
+        raise _nobody_took_it(call.service, self._selector.replicas(call.service), tried)
 
     async def _try_replicas(
         self, request: web.Request, call: Call, reply: Reply, tried: dict[str, NotTaken]
     ) -> web.StreamResponse | None:
         while len(tried) < self._config.max_attempts:
-            pod = choose(
-                self._world().replicas(call.service),
-                self._ledger.in_flight,
-                turn=self._ledger.next_turn(),
-                tried=tried,
-                suspects=self._ledger.suspects,
-            )
+            pod = self._selector.choose(call.wanted, tried)
             if pod is None:
                 break
             call.record.replica = pod.name
-            with self._ledger.hold(pod.uid):
+            with self._ledger.hold(pod.uid, call.ask.num_prompt_tokens):
                 outcome = await self._attempt(request, call, pod, reply)
             if isinstance(outcome, web.StreamResponse):
                 return outcome
@@ -157,7 +157,7 @@ class Proxy:
             upstream = await self._session.request(
                 request.method,
                 url,
-                headers=request_headers(request, record.request_id),
+                headers=request_headers(request, record.request_id, call.headers),
                 data=call.body,
                 allow_redirects=False,
             )
@@ -171,6 +171,9 @@ class Proxy:
             logger.warning("request %s: replica %s broke off: %r", record.request_id, pod.name, error)
             raise errors.bad_upstream("The replica broke off before it answered.") from error
         async with upstream:
+            report = parse_load(upstream.headers.get(LOAD_HEADER))
+            if report is not None:
+                self._ledger.report(pod.uid, report)
             if upstream.status == 503 and DRAINING_HEADER in upstream.headers:
                 return NotTaken(reason="it is draining", is_draining=True)
             if upstream.status in FAULTY:
@@ -178,6 +181,7 @@ class Proxy:
                 self._ledger.suspect(pod.uid)
             else:
                 self._ledger.trust(pod.uid)
+                self._selector.note_taken(call.wanted, pod)
             return await self._relay(upstream, record, reply)
 
     async def _relay(

@@ -13,9 +13,11 @@ from tidemill_gateway.clocks import Clocks
 from tidemill_gateway.demand import DemandBook
 from tidemill_gateway.metrics import GatewayMetrics
 from tidemill_gateway.objects import Kind, Pod, Service, parse
+from tidemill_gateway.parts import DEMAND, TRAFFIC, WAITING, ServerConfig, Surroundings
 from tidemill_gateway.process import listen, start_app
-from tidemill_gateway.server import DEMAND, TRAFFIC, WAITING, ServerConfig, Surroundings, Traffic, make_app
+from tidemill_gateway.server import make_app
 from tidemill_gateway.state import ClusterState
+from tidemill_gateway.traffic import Traffic
 from tidemill_gateway.waiting_room import WaitingConfig, WaitingRoom
 from tidemill_gateway.world import World, put
 from tidemill_operator import names

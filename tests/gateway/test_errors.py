@@ -49,7 +49,9 @@ def test_an_errors_text_for_logs_does_not_quote_the_client() -> None:
 
 def test_every_error_code_is_explained() -> None:
     source = PAGE.parents[1] / "gateway" / "tidemill_gateway"
-    code = "".join((source / name).read_text() for name in ("errors.py", "server.py", "proxy.py"))
+    code = "".join(
+        (source / name).read_text() for name in ("errors.py", "server.py", "work.py", "proxy.py", "body.py")
+    )
     codes = set(re.findall(r'code="(\w+)"', code)) | set(re.findall(r'"(no_ready_replica|starting)"', code))
     explained = set(re.findall(r"`(\w+)`", PAGE.read_text()))
     assert len(codes) > 10

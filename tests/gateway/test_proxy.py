@@ -11,8 +11,8 @@ import pytest
 from aiohttp import web
 
 from gateway.builders import RunningGateway, make_pod, make_service, make_world, run_gateway, run_upstream
+from tidemill_gateway.parts import ServerConfig
 from tidemill_gateway.proxy import ProxyConfig
-from tidemill_gateway.server import ServerConfig
 from tidemill_gateway.world import World
 
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hello"}]}

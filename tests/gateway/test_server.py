@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from gateway.builders import make_pod, make_service, make_world, run_gateway, run_upstream
-from tidemill_gateway.server import ServerConfig
+from tidemill_gateway.parts import ServerConfig
 from tidemill_gateway.state import ClusterState
 from tidemill_gateway.world import World
 

@@ -20,7 +20,7 @@ from gateway.builders import (
 )
 from tidemill_gateway.api_error import ApiError
 from tidemill_gateway.objects import Kind, parse
-from tidemill_gateway.server import ServerConfig
+from tidemill_gateway.parts import ServerConfig
 from tidemill_gateway.waiting_room import WaitingConfig
 from tidemill_gateway.world import World, put, remove
 
