@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tidemill_engine.api.keys import ApiKeys, Bearer, parse_keys
+from tidemill_engine.api.keys import ApiKeys, Bearer, gateway_token, parse_keys
 from tidemill_engine.api.protocol.fields import Fields
 from tidemill_engine.api.protocol.terms import ServiceTerms, parse_terms
+from tidemill_engine.api.token_file import TokenFile
 from tidemill_engine.errors import InvalidConfig, InvalidRequest
 
 
@@ -112,3 +113,23 @@ def test_bad_terms_are_refused_by_name(body: dict[str, object], headers: dict[st
     with pytest.raises(InvalidRequest) as error:
         parse_terms(Fields(body), headers, tenant="", is_trusted=True)
     assert error.value.param == param
+
+
+def test_a_gateway_is_known_by_a_token_derived_from_the_admin_token_even_where_no_key_is_wanted(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "token"
+    file.write_text("admin-secret")
+    for keys in (ApiKeys(None, None, TokenFile(file)), ApiKeys("sk-own", None, TokenFile(file))):
+        assert keys.bearer(gateway_token("admin-secret")) == Bearer(is_trusted=True)
+        assert keys.bearer("admin-secret") != Bearer(is_trusted=True)
+    assert ApiKeys("sk-own", None, TokenFile(file)).bearer("wrong") is None
+    assert ApiKeys(None, None, TokenFile(file)).bearer("wrong") == Bearer()
+    file.write_text("another-admin-secret")
+    assert ApiKeys("sk-own", None, TokenFile(file)).bearer(gateway_token("admin-secret")) is None
+
+
+def test_without_an_admin_token_nobody_is_a_gateway(tmp_path: Path) -> None:
+    missing = TokenFile(tmp_path / "missing")
+    assert ApiKeys("sk-own", None, missing).bearer(gateway_token("")) is None
+    assert ApiKeys("sk-own", None, None).bearer(gateway_token("")) is None

@@ -25,6 +25,7 @@ PAGE_HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
+LOAD_HEADER = "x-tidemill-load"
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -39,6 +40,7 @@ def make_api_app(context: ApiContext) -> web.Application:
         ],
     )
     app[CONTEXT] = context
+    app.on_response_prepare.append(_add_load)
     app.router.add_get("/", page)
     app.router.add_post("/v1/completions", handlers.completions)
     app.router.add_post("/v1/chat/completions", handlers.chat_completions)
@@ -49,6 +51,11 @@ def make_api_app(context: ApiContext) -> web.Application:
     app.router.add_get("/health/ready", ready)
     app.router.add_get("/metrics", metrics)
     return app
+
+
+async def _add_load(request: web.Request, response: web.StreamResponse) -> None:
+    """Tell in the head of every answer how busy this engine is; the gateway reads it and takes it off."""
+    response.headers[LOAD_HEADER] = request.app[CONTEXT].load_header()
 
 
 async def page(_request: web.Request) -> web.Response:

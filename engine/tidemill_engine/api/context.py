@@ -18,6 +18,7 @@ from tidemill_engine.api.generation import Generator
 from tidemill_engine.api.keys import ApiKeys
 from tidemill_engine.api.protocol import ModelLimits
 from tidemill_engine.api.state import EngineState, RequestNotTaken, Verdict
+from tidemill_engine.api.token_file import TokenFile
 from tidemill_engine.heartbeat import MIN_STEP_SECONDS, HeartbeatReader
 from tidemill_engine.messages import CoreFailed, CoreReady, CoreStats, LoadProgress
 from tidemill_engine.metrics import EngineMetrics, Snapshot
@@ -76,7 +77,12 @@ class ApiContext:
         self.clock = clock
         self.created = int(time.time())
         self.state = EngineState()
-        self.keys = ApiKeys(config.http.api_key, config.http.api_keys_file)
+        token_file = config.admin.token_file
+        self.keys = ApiKeys(
+            config.http.api_key,
+            config.http.api_keys_file,
+            TokenFile(token_file) if token_file is not None else None,
+        )
         self.client = CoreClient(self.on_news)
         self.metrics = EngineMetrics(config.served_model_names[0], self.snapshot)
         self.drain = DrainController(self.state, self.client, config.drain)
@@ -160,6 +166,18 @@ class ApiContext:
         """Return when the core must have beaten again; the first is due a step's time after readiness."""
         deadline = self.heartbeat.deadline if self.heartbeat is not None else None
         return self.state.ready_time + MIN_STEP_SECONDS if deadline is None else deadline
+
+    def load_header(self) -> str:
+        """Write what a gateway needs to know of the load, for the head of every answer."""
+        now = self.snapshot()
+        stats = now.stats
+        if stats is None or not stats.num_total_blocks:
+            return f"running=0 waiting=0 kv=0 tokens={now.num_in_flight_tokens}"
+        usage = 1 - stats.num_free_blocks / stats.num_total_blocks
+        return (
+            f"running={stats.num_running} waiting={stats.num_waiting} kv={usage:.4f} "
+            f"tokens={now.num_in_flight_tokens}"
+        )
 
     def snapshot(self) -> Snapshot:
         """Gather the figures of this moment."""

@@ -13,12 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidemill_engine.api.protocol.terms import is_tenant_name
+from tidemill_engine.api.token_file import TokenFile
 from tidemill_engine.errors import InvalidConfig
 
 logger = logging.getLogger(__name__)
 
 TRUSTED = "*"
 """The name, in the keys file, of a key whose bearer may name tenants itself: a gateway."""
+GATEWAY_TOKEN_PURPOSE = b"tidemill gateway"
+GATEWAY_TOKEN_CHARACTERS = 64
 MAX_FILE_BYTES = 4 * 1024 * 1024
 
 
@@ -51,10 +54,22 @@ def parse_keys(text: str) -> dict[bytes, Bearer]:
     return keys
 
 
-class ApiKeys:
-    """The keys that are accepted now; without any configured, everybody is."""
+def gateway_token(admin_token: str) -> str:
+    """Derive the token by which a service's engines know a gateway, from the secret that they share.
 
-    def __init__(self, api_key: str | None, path: Path | None) -> None:
+    Who knows it can't ask the admin port for anything: the derivation has no way back.
+    """
+    return hmac.digest(admin_token.encode(), GATEWAY_TOKEN_PURPOSE, "sha256").hex()
+
+
+class ApiKeys:
+    """The keys that are accepted now; without any configured, everybody is.
+
+    A gateway's token is believed in any case, where there is an admin token from which to derive it.
+    """
+
+    def __init__(self, api_key: str | None, path: Path | None, admin_token: TokenFile | None = None) -> None:
+        self._admin_token = admin_token
         self._own = {} if api_key is None else {_digest(api_key): Bearer()}
         self._path = path
         self._seen: tuple[int, int, int] | None = None
@@ -67,6 +82,8 @@ class ApiKeys:
 
     def bearer(self, key: str) -> Bearer | None:
         """Return whose key this is, comparing with every known one; None if nobody's."""
+        if self._is_gateway(key):
+            return Bearer(is_trusted=True)
         if self.is_open:
             return Bearer()
         self._refresh()
@@ -76,6 +93,13 @@ class ApiKeys:
             if hmac.compare_digest(digest, given):
                 found = bearer
         return found
+
+    def _is_gateway(self, key: str) -> bool:
+        admin_token = self._admin_token.token() if self._admin_token is not None else ""
+        if not admin_token or len(key) != GATEWAY_TOKEN_CHARACTERS:
+            return False
+        given = key.encode(errors="surrogateescape")
+        return hmac.compare_digest(gateway_token(admin_token).encode(), given)
 
     def load(self) -> None:
         """Read the file at the start, when a bad one is a reason not to start."""
