@@ -43,6 +43,9 @@ def make_parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--gateway-selector", default=names.DEFAULT_GATEWAY_SELECTOR, help="labels of gateway pods"
     )
+    run.add_argument(
+        "--keys-secret", default=names.GATEWAY_KEYS_SECRET, help="where gateways find the hashes of API keys"
+    )
     run.add_argument("--http-host", default="0.0.0.0", help="address of health and metrics")  # noqa: S104
     run.add_argument("--http-port", type=int, default=names.OPERATOR_HTTP_PORT)
     run.add_argument("--lease-name", default=names.DEFAULT_LEASE_NAME)
@@ -67,6 +70,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         operator_namespace=arguments.operator_namespace,
         identity=f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}",
         gateway_selector=arguments.gateway_selector,
+        keys_secret=arguments.keys_secret,
         lease_name=arguments.lease_name,
         http_host=arguments.http_host,
         http_port=arguments.http_port,

@@ -15,6 +15,7 @@ operator's own namespace, all others are cluster-wide or, with --watch-namespace
     ""                     pods                           get list watch patch   (gateway pods are read, too)
     ""                     services                       get list watch create patch delete
     ""                     secrets                        get create
+    ""                     secrets                        patch   (operator's namespace, the gateways' keys)
     ""                     events                         get create patch
     discovery.k8s.io       endpointslices                 get list watch create patch delete
     networking.k8s.io      ingresses                      get list watch create patch delete

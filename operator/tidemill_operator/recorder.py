@@ -51,6 +51,10 @@ class Recorder:
         else:
             metrics.EVENTS.labels(event.type).inc()
 
+    async def warn_of_keys(self, service: Object, message: str) -> None:
+        """Tell what is wrong with the Secret that a service names for its API keys."""
+        await self.record(service, Event(type="Warning", reason="ApiKeysIncomplete", message=message))
+
     async def _write(self, manifest: Object) -> None:
         """Create the event, or count once more the one that says the same."""
         try:

@@ -24,6 +24,7 @@ from tidemill_operator.engine_admin import EngineAdmin, make_session
 from tidemill_operator.errors import ApiError, OperatorError
 from tidemill_operator.health import Health, make_app
 from tidemill_operator.informer import Informer
+from tidemill_operator.key_projector import KeyProjector
 from tidemill_operator.keys import Key
 from tidemill_operator.leader import LeaderElector, LeadershipLostError
 from tidemill_operator.pod_changes import PodChanger
@@ -50,6 +51,7 @@ class Settings:
     operator_namespace: str
     identity: str
     gateway_selector: str = names.DEFAULT_GATEWAY_SELECTOR
+    keys_secret: str = names.GATEWAY_KEYS_SECRET
     lease_name: str = names.DEFAULT_LEASE_NAME
     http_host: str = "0.0.0.0"  # noqa: S104 - probes and Prometheus come from outside the pod
     http_port: int = names.OPERATOR_HTTP_PORT
@@ -67,9 +69,10 @@ class Operator:
         self._claims = Claims()
         self._cache = Cache()
         self._cluster = Cluster(api, self._cache)
+        self._recorder = Recorder(api, settings.identity, self._clock.monotonic)
         self._reconciler = Reconciler(
             cluster=self._cluster,
-            recorder=Recorder(api, settings.identity, self._clock.monotonic),
+            recorder=self._recorder,
             claims=self._claims,
             engine_image=settings.engine_image,
             now=self._clock.now,
@@ -85,7 +88,9 @@ class Operator:
             gateway_selector=settings.gateway_selector,
             namespaces=settings.watch_namespaces,
         )
-        self._router = EventRouter(self._queue.add, self._claims, self._scope)
+        keys_place = Place(kind="Secret", namespace=settings.operator_namespace, name=settings.keys_secret)
+        self._projector = KeyProjector(api, keys_place, self._recorder.warn_of_keys)
+        self._router = EventRouter(self._queue.add, self._claims, self._scope, self._projector.note)
         self._is_caught_up = False
 
     async def run(self) -> None:
@@ -125,6 +130,7 @@ class Operator:
         self._is_caught_up = True
         secrets = SecretWatch(self._api, lambda: self._cluster.secrets, self._on_secret, self._clock)
         background.append(asyncio.create_task(secrets.run()))
+        background.append(asyncio.create_task(self._projector.run()))
         await self._watch_services()
 
     async def _until_resource_is_served(self) -> None:

@@ -24,6 +24,7 @@ from tidemill_operator.observed import gateway_view
 logger = logging.getLogger(__name__)
 
 Raw = Mapping[str, Any]
+Note = Callable[[Key, Raw | None], None]
 
 # Secrets are not watched: they are not the operator's to list. `secret_watch` asks for each by name.
 WATCHED_CHILDREN: Final = (
@@ -67,8 +68,11 @@ class Scope:
 class EventRouter:
     """Decides which keys an event asks to be looked at."""
 
-    def __init__(self, add: Callable[[Key], None], claims: Claims, scope: Scope) -> None:
+    def __init__(
+        self, add: Callable[[Key], None], claims: Claims, scope: Scope, note: Note | None = None
+    ) -> None:
         self._add = add
+        self._note = note or _note_nothing
         self._claims = claims
         self._scope = scope
         self._seen: dict[Key, tuple[Any, ...]] = {}
@@ -80,6 +84,7 @@ class EventRouter:
         key = Key(metadata["namespace"], metadata["name"])
         if not self._scope.includes(key.namespace):
             return
+        self._note(key, None if event_type == "DELETED" else service)
         if event_type == "DELETED":
             self._seen.pop(key, None)
             rivals = self._claims.drop(key)
@@ -115,6 +120,7 @@ class EventRouter:
     def on_gone(self, key: Key) -> None:
         """Forget a service whose end no event has told, since a watch may be cut when it comes."""
         self._seen.pop(key, None)
+        self._note(key, None)
         for rival in self._claims.drop(key):
             self._add(rival)
 
@@ -173,6 +179,10 @@ def _make_registry(router: EventRouter, on_started: Callable[[], object]) -> kop
     kopf.on.startup(registry=registry)(started)
     kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, registry=registry)(service)
     return registry
+
+
+def _note_nothing(_key: Key, _service: Raw | None) -> None:
+    return
 
 
 def _fingerprint(service: Raw) -> tuple[Any, ...]:

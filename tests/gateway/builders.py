@@ -1,5 +1,6 @@
 """Builders of what the gateway's tests need: API objects, worlds, running gateways and upstreams."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -190,3 +191,9 @@ async def run_upstream(handler: Callable[[web.Request], Awaitable[web.StreamResp
     port, _ = await listen(runner, "127.0.0.1", 0)
     yield port
     await runner.cleanup()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let others run until a condition holds: for what has no event of its own."""
+    while not condition():  # noqa: ASYNC110 - that is what this function is for
+        await asyncio.sleep(0)

@@ -10,7 +10,15 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from gateway.builders import RunningGateway, make_pod, make_service, make_world, run_gateway, run_upstream
+from gateway.builders import (
+    RunningGateway,
+    make_pod,
+    make_service,
+    make_world,
+    run_gateway,
+    run_upstream,
+    until,
+)
 from tidemill_gateway.parts import ServerConfig
 from tidemill_gateway.proxy import ProxyConfig
 from tidemill_gateway.world import World
@@ -36,11 +44,6 @@ async def start_events(request: web.Request) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
     return response
-
-
-async def until(condition: Any) -> None:
-    while not condition():  # noqa: ASYNC110 - what a handler does after its response has no event
-        await asyncio.sleep(0)
 
 
 async def draining(request: web.Request) -> web.Response:

@@ -17,6 +17,7 @@ from gateway.builders import (
     parsed_service,
     run_gateway,
     run_upstream,
+    until,
 )
 from tidemill_gateway.api_error import ApiError
 from tidemill_gateway.objects import Kind, parse
@@ -57,11 +58,6 @@ def wake(gateway: RunningGateway, port: int, name: str = "chat-1") -> None:
 
 def held(gateway: RunningGateway) -> int:
     return gateway.demand.of(("default", "chat")).held_requests
-
-
-async def until(condition: Any) -> None:
-    while not condition():  # noqa: ASYNC110 - what a handler has reached has no event
-        await asyncio.sleep(0)
 
 
 async def status_of(gateway: RunningGateway, body: Any = CHAT, **arguments: Any) -> tuple[int, Any]:

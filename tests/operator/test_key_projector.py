@@ -1,0 +1,177 @@
+"""API keys on their way to the gateways: hashed, kept in step, never shown, never lost by a stumble."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from typing import Any
+
+import pytest
+
+from tidemill_engine.api.keys import gateway_token
+from tidemill_gateway.caller import Caller, Denied, identify
+from tidemill_gateway.keys import KeyRing, parse_key_rings
+from tidemill_gateway.service_spec import Routing
+from tidemill_operator import names
+from tidemill_operator.api import Place
+from tidemill_operator.errors import ApiError
+from tidemill_operator.key_projection import engine_token, project
+from tidemill_operator.key_projector import KeyProjector
+from tidemill_operator.keys import Key
+
+Object = dict[str, Any]
+CHAT = Key("team-a", "chat")
+HOME = Place(kind="Secret", namespace="tidemill-system", name="tidemill-gateway-keys")
+
+
+def encoded(**values: str) -> dict[str, str]:
+    return {name.replace("_", "-"): b64encode(value.encode()).decode() for name, value in values.items()}
+
+
+def service(secret: str | None = "chat-keys") -> Object:
+    auth = {"auth": {"secretRef": {"name": secret}}} if secret else {}
+    return {"metadata": {"namespace": "team-a", "name": "chat", "uid": "u"}, "spec": {"routing": auth}}
+
+
+class FakeCluster:
+    """Secrets and services by place; counts writes."""
+
+    def __init__(self) -> None:
+        self.objects: dict[Place, Object] = {}
+        self.writes: list[Object] = []
+        self.told: list[str] = []
+        self.failing: set[str] = set()
+        self.put(names.KIND, "chat", service())
+        self.put("Secret", "chat-admin-token", {"data": encoded(token="admin")})
+        self.put("Secret", "chat-keys", {"data": encoded(red="key-1", blue="key-2\nkey-3\n")})
+
+    def put(self, kind: str, name: str, obj: Object) -> None:
+        self.objects[Place(kind=kind, namespace="team-a", name=name)] = obj
+
+    def drop(self, kind: str, name: str) -> None:
+        del self.objects[Place(kind=kind, namespace="team-a", name=name)]
+
+    async def get(self, place: Place) -> Object | None:
+        if place.name in self.failing:
+            raise ApiError(status=500, reason="Test", message="as the test wants", request="GET")
+        return self.objects.get(place)
+
+    async def create(self, manifest: Object, *, kind: str) -> Object:
+        self.writes.append(manifest)
+        self.objects[HOME] = manifest
+        return manifest
+
+    async def merge(self, place: Place, patch: Object) -> Object:
+        self.writes.append(patch)
+        data = {**(self.objects[place].get("data") or {}), **patch["data"]}
+        self.objects[place] = {"data": {name: value for name, value in data.items() if value is not None}}
+        return self.objects[place]
+
+    async def tell(self, service: Object, message: str) -> None:
+        self.told.append(message)
+
+    def projector(self) -> KeyProjector:
+        made = KeyProjector(self, HOME, self.tell)
+        made.note(CHAT, self.objects.get(Place(kind=names.KIND, namespace="team-a", name="chat")))
+        return made
+
+    def ring(self) -> KeyRing | None:
+        return parse_key_rings(self.objects[HOME].get("data") or {}).by_service.get(("team-a", "chat"))
+
+
+async def projected() -> FakeCluster:
+    cluster = FakeCluster()
+    cluster.objects[HOME] = {}
+    await cluster.projector().project_all()
+    return cluster
+
+
+async def test_what_the_operator_writes_the_gateway_reads_and_the_engine_believes() -> None:
+    cluster = await projected()
+    ring = cluster.ring()
+    assert ring is not None
+    assert {key: ring.tenant_of(key) for key in ("key-1", "key-2", "key-3", "key-4")} == {
+        "key-1": "red",
+        "key-2": "blue",
+        "key-3": "blue",
+        "key-4": None,
+    }
+    assert ring.engine_token == engine_token("admin") == gateway_token("admin")
+
+
+async def test_no_key_and_no_admin_token_stands_in_the_projection() -> None:
+    cluster = await projected()
+    shown = b64decode(cluster.objects[HOME]["data"]["team-a.chat"]).decode()
+    assert not any(secret in shown for secret in ("key-1", "key-2", "key-3", '"admin"'))
+    assert json.loads(shown)["salt"]
+
+
+async def test_the_same_keys_are_written_once() -> None:
+    cluster = await projected()
+    await cluster.projector().project_all()
+    assert len(cluster.writes) == 1
+
+
+async def test_a_key_that_is_replaced_works_and_the_old_one_no_longer() -> None:
+    cluster = await projected()
+    cluster.put("Secret", "chat-keys", {"data": encoded(red="key-9")})
+    await cluster.projector().project_all()
+    ring = cluster.ring()
+    assert ring is not None
+    assert (ring.tenant_of("key-9"), ring.tenant_of("key-1")) == ("red", None)
+
+
+async def test_without_its_secret_a_service_lets_nobody_in_and_says_so() -> None:
+    cluster = await projected()
+    cluster.drop("Secret", "chat-keys")
+    await cluster.projector().project_all()
+    assert identify(Routing(needs_key=True), cluster.ring(), "Bearer key-1") is Denied.NO_KEYS_YET
+    assert "does not exist" in cluster.told[0]
+
+
+async def test_an_entry_goes_with_its_service_or_when_it_wants_no_keys_any_more() -> None:
+    for after in (None, service(secret=None)):
+        cluster = await projected()
+        cluster.drop(names.KIND, "chat")
+        if after is not None:
+            cluster.put(names.KIND, "chat", after)
+        await KeyProjector(cluster, HOME, cluster.tell).project_all()
+        assert cluster.ring() is None
+
+
+async def test_an_operator_that_has_just_started_takes_no_entry_away() -> None:
+    cluster = await projected()
+    await KeyProjector(cluster, HOME, cluster.tell).project_all()
+    assert cluster.ring() is not None
+
+
+@pytest.mark.parametrize("failing", ["chat-keys", "chat-admin-token", "chat"])
+async def test_what_can_not_be_read_just_now_stays_as_it_was(failing: str) -> None:
+    cluster = await projected()
+    cluster.failing.add(failing)
+    await cluster.projector().project_all()
+    await KeyProjector(cluster, HOME, cluster.tell).project_all()
+    assert len(cluster.writes) == 1
+
+
+async def test_the_projection_is_made_where_there_is_none() -> None:
+    cluster = FakeCluster()
+    await cluster.projector().project_all()
+    assert cluster.ring() is not None
+
+
+def test_two_tenants_can_not_share_a_key_and_the_message_does_not_show_it() -> None:
+    found = project(encoded(blue="same", red="same"), admin_token="t", salt=b"0" * 16)
+    assert found.problems == ("red has a key that blue has, too",)
+    ring = parse_key_rings({"a.b": found.entry}).by_service[("a", "b")]
+    assert ring.tenant_of("same") == "blue"
+
+
+@pytest.mark.parametrize(
+    "data", [{}, encoded(red=""), encoded(red=" \n \n"), {"red": b64encode(b"\xff").decode()}]
+)
+def test_a_secret_without_keys_is_a_problem_and_lets_nobody_in(data: dict[str, str]) -> None:
+    found = project(data, admin_token="", salt=b"0" * 16)
+    assert found.problems
+    ring = parse_key_rings({"a.b": found.entry}).by_service[("a", "b")]
+    assert not isinstance(identify(Routing(needs_key=True), ring, "Bearer x"), Caller)
