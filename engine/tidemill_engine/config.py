@@ -14,6 +14,10 @@ from tidemill_engine.errors import InvalidConfig
 
 Dtype = Literal["auto", "bfloat16", "float32"]
 DTYPES: tuple[Dtype, ...] = ("auto", "bfloat16", "float32")
+Quantization = Literal["int8", "int4"]
+QUANTIZATIONS: tuple[Quantization, ...] = ("int8", "int4")
+Kernels = Literal["auto", "amx", "avx512", "avx2", "neon", "torch"]
+KERNELS: tuple[Kernels, ...] = ("auto", "amx", "avx512", "avx2", "neon", "torch")
 SchedulerKind = Literal["continuous", "static", "dynamic"]
 SCHEDULERS: tuple[SchedulerKind, ...] = ("continuous", "static", "dynamic")
 Policy = Literal["fifo", "sjf", "priority", "slo"]
@@ -36,8 +40,21 @@ class ModelConfig:
     dtype: Dtype = "auto"
     max_model_len: int | None = None
     seed: int = 0
+    quantization: Quantization | None = None
+    """Whole numbers for the matrices: int8, or int4 in groups of 32; activations become int8 beside them."""
+    kernels: Kernels = "auto"
+    """Which instructions compute: the best that this CPU has, a named set of them, or torch's operators."""
 
     def __post_init__(self) -> None:
+        _require(self.kernels in KERNELS, "cpu_kernels", self.kernels, f"one of {', '.join(KERNELS)}")
+        is_known = self.quantization is None or self.quantization in QUANTIZATIONS
+        _require(is_known, "quantization", self.quantization, f"one of {', '.join(QUANTIZATIONS)}")
+        _require(
+            self.quantization is None or self.dtype != "float32",
+            "dtype",
+            self.dtype,
+            "auto or bfloat16 beside quantization",
+        )
         _require(self.dtype in DTYPES, "dtype", self.dtype, f"one of {', '.join(DTYPES)}")
         _require(
             self.max_model_len is None or self.max_model_len >= 1, "max_model_len", self.max_model_len, ">= 1"

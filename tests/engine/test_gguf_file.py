@@ -5,8 +5,8 @@ from pathlib import Path
 
 import gguf
 import numpy as np
+import numpy.typing as npt
 import pytest
-import torch
 
 from tidemill_engine.errors import ModelLoadError
 from tidemill_engine.gguf_file import read_gguf_head
@@ -26,6 +26,7 @@ SHAPES = {
     "blk.0.ffn_up.weight": (INTER, HIDDEN),
     "blk.0.ffn_down.weight": (HIDDEN, INTER),
 }
+Floats = npt.NDArray[np.float32]
 Change = Callable[[gguf.GGUFWriter], None]
 
 
@@ -90,12 +91,12 @@ def test_a_quantised_tensor_is_read_as_the_gguf_package_reads_it(tmp_path: Path)
     kind = gguf.GGMLQuantizationType.Q8_0
     tensors = write_gguf(tmp_path / "tiny.gguf", quantized={"blk.0.ffn_up.weight": kind})
     source = GgufWeights(tmp_path / "tiny.gguf")
-    values = source.tensor("model.layers.0.mlp.up_proj.weight")
+    values = source.values("model.layers.0.mlp.up_proj.weight")
     expected = gguf.dequantize(gguf.quantize(tensors["blk.0.ffn_up.weight"], kind), kind)
-    np.testing.assert_array_equal(values.numpy(), expected)
+    np.testing.assert_array_equal(values, expected)
 
 
-def interleaved(weight: torch.Tensor, num_heads: int) -> torch.Tensor:
+def interleaved(weight: Floats, num_heads: int) -> Floats:
     """Return rows in the order in which llama.cpp's converter writes q and k."""
     rows, columns = weight.shape
     return weight.reshape(num_heads, 2, rows // num_heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
@@ -107,20 +108,20 @@ def test_queries_and_keys_are_unpermuted_for_llama_only(tmp_path: Path) -> None:
         tensors = write_gguf(path, architecture=architecture)
         source = GgufWeights(path)
         for name, gguf_name, heads in (("q_proj", "attn_q", HEADS), ("k_proj", "attn_k", KV_HEADS)):
-            values = source.tensor(f"model.layers.0.self_attn.{name}.weight")
-            stored = torch.from_numpy(tensors[f"blk.0.{gguf_name}.weight"])
-            assert torch.equal(interleaved(values, heads) if is_permuted else values, stored)
+            values = source.values(f"model.layers.0.self_attn.{name}.weight")
+            stored = tensors[f"blk.0.{gguf_name}.weight"]
+            np.testing.assert_array_equal(interleaved(values, heads) if is_permuted else values, stored)
 
 
 def test_unpermuting_undoes_the_converters_order() -> None:
-    weight = torch.arange(48.0).view(24, 2)
-    assert torch.equal(unpermuted(interleaved(weight, 3), 3), weight)
+    weight = np.arange(48, dtype=np.float32).reshape(24, 2)
+    np.testing.assert_array_equal(unpermuted(interleaved(weight, 3), 3), weight)
 
 
 def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
     write_gguf(tmp_path / "tiny.gguf")
     with pytest.raises(ModelLoadError, match=r"blk\.7\.attn_q\.weight"):
-        GgufWeights(tmp_path / "tiny.gguf").tensor("model.layers.7.self_attn.q_proj.weight")
+        GgufWeights(tmp_path / "tiny.gguf").values("model.layers.7.self_attn.q_proj.weight")
 
 
 @pytest.mark.parametrize(
@@ -154,7 +155,7 @@ def test_a_file_cut_short_is_refused_and_no_cut_crashes_the_reader(tmp_path: Pat
     cut.write_bytes(whole[:-100])
     source = GgufWeights(cut)
     with pytest.raises(ModelLoadError, match="ends within"):
-        source.tensor("model.layers.0.mlp.down_proj.weight")
+        source.values("model.layers.0.mlp.down_proj.weight")
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from tidemill_engine.errors import ModelLoadError
@@ -170,7 +171,10 @@ class _LayerLoader:
 
     def tensor(self, name: str) -> torch.Tensor:
         """Read one tensor in the model's dtype."""
-        return self._source.tensor(name).to(self._dtype).contiguous()
+        values = torch.from_numpy(np.array(self._source.values(name)))
+        if values.dtype == torch.uint16:
+            values = values.view(torch.bfloat16)
+        return values.to(self._dtype).contiguous()
 
     def layer(self, index: int) -> LlamaLayer:
         """Read one layer."""

@@ -1,24 +1,23 @@
 """Tensors by their Hugging Face names, wherever they lie: a GGUF file or safetensors files.
 
-Knows names, formats and quantisations. Does not know what a model does with a tensor.
+Knows names, formats and quantisations. Does not know what a model does with a tensor, nor any library that
+computes: values are numpy's, in float32, or in uint16 where they are bfloat16.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from safetensors import SafetensorError, safe_open
 
 from tidemill_engine.errors import ModelLoadError
 from tidemill_engine.gguf_file import GgufHead, GgufTensor, read_gguf_head
 from tidemill_engine.models.config import LlamaConfig, config_from_gguf, config_from_hf
+from tidemill_engine.safetensors_file import SafetensorsFile
 
 _GGUF_NAMES = {
     "token_embd": "model.embed_tokens",
@@ -37,6 +36,7 @@ _GGUF_NAMES = {
     "ffn_down": "mlp.down_proj",
 }
 _HF_NAMES = {name: gguf_name for gguf_name, name in _GGUF_NAMES.items()}
+Values = npt.NDArray[np.float32] | npt.NDArray[np.uint16]
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 
 
@@ -55,8 +55,11 @@ class WeightSource(Protocol):
     def read_bytes(self) -> int:
         """Return how many of them have been read."""
 
-    def tensor(self, name: str) -> torch.Tensor:
-        """Read a tensor, in float32 or as the file has it; a missing one is a `ModelLoadError`."""
+    def values(self, name: str) -> Values:
+        """Read a tensor, float32 or bfloat16 as uint16; a missing one is a `ModelLoadError`."""
+
+    def fingerprint(self) -> str:
+        """Return what changes when the files do."""
 
     def unread(self) -> list[str]:
         """Return the names, as the file has them, of tensors that nobody asked for."""
@@ -78,6 +81,7 @@ class GgufWeights:
     """A GGUF file, each tensor dequantised as it is read."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._head: GgufHead = read_gguf_head(path)
         self._data = np.memmap(path, mode="r", dtype=np.uint8)
         self._config = config_from_gguf(self._head.metadata, frozenset(self._head.tensors))
@@ -100,13 +104,17 @@ class GgufWeights:
         """Return how many of them have been read."""
         return self._read_bytes
 
-    def tensor(self, name: str) -> torch.Tensor:
+    def fingerprint(self) -> str:
+        """Return the file's size and time."""
+        return _fingerprint([self._path])
+
+    def values(self, name: str) -> Values:
         """Read a tensor as float32."""
         found = self._head.tensors.get(gguf_name(name))
         if found is None:
             raise ModelLoadError(f"the GGUF file has no tensor {gguf_name(name)} ({name})")
         self._unread.discard(found.name)
-        values = torch.from_numpy(self._dequantised(found))
+        values = self._dequantised(found)
         if self._is_permuted and name.endswith(("q_proj.weight", "k_proj.weight")):
             heads = self._config.num_heads if "q_proj" in name else self._config.num_kv_heads
             return unpermuted(values, heads)
@@ -143,16 +151,12 @@ class SafetensorsWeights:
         files = sorted(directory.glob("*.safetensors"))
         if not files:
             raise ModelLoadError(f"{directory} holds no *.safetensors file", reason="ModelNotFound")
+        self._paths = files
         self._total_bytes = sum(file.stat().st_size for file in files)
-        self._stack = ExitStack()
-        try:
-            opened = [self._stack.enter_context(safe_open(file, framework="pt")) for file in files]
-        except SafetensorError as error:
-            raise ModelLoadError(f"a safetensors file in {directory} is broken: {error}") from error
-        self._handles = {name: handle for handle in opened for name in handle.keys()}  # noqa: SIM118 - not a dict
-        self._config = config_from_hf(fields, frozenset(self._handles))
+        self._files = {name: opened for file in files for opened in [SafetensorsFile(file)] for name in opened.names}
+        self._config = config_from_hf(fields, frozenset(self._files))
         self._read_bytes = 0
-        self._unread = set(self._handles)
+        self._unread = set(self._files)
 
     @property
     def config(self) -> LlamaConfig:
@@ -169,13 +173,17 @@ class SafetensorsWeights:
         """Return how many bytes of tensors have been read."""
         return self._read_bytes
 
-    def tensor(self, name: str) -> torch.Tensor:
-        """Read a tensor in its own dtype."""
-        handle = self._handles.get(name)
-        if handle is None:
+    def fingerprint(self) -> str:
+        """Return the files' sizes and times."""
+        return _fingerprint(self._paths)
+
+    def values(self, name: str) -> Values:
+        """Read a tensor, bfloat16 as it is, others as float32."""
+        file = self._files.get(name)
+        if file is None:
             raise ModelLoadError(f"the safetensors files have no tensor {name}")
         self._unread.discard(name)
-        values: torch.Tensor = handle.get_tensor(name)
+        values = file.values(name)
         self._read_bytes += values.nbytes
         return values
 
@@ -194,10 +202,17 @@ def gguf_name(name: str) -> str:
     return f"blk.{number}.{_HF_NAMES.get(part, part)}.{kind}"
 
 
-def unpermuted(weight: torch.Tensor, num_heads: int) -> torch.Tensor:
+def unpermuted(weight: npt.NDArray[np.float32], num_heads: int) -> npt.NDArray[np.float32]:
     """Undo the row order of llama's q and k in GGUF, which interleaves the halves of each head."""
     rows, columns = weight.shape
-    return weight.view(num_heads, rows // num_heads // 2, 2, columns).transpose(1, 2).reshape(rows, columns)
+    halves = weight.reshape(num_heads, rows // num_heads // 2, 2, columns)
+    return halves.swapaxes(1, 2).reshape(rows, columns)
+
+
+def _fingerprint(paths: list[Path]) -> str:
+    """Return names, sizes and times of files in one line."""
+    found = [(path.resolve(), path.stat()) for path in paths]
+    return ";".join(f"{path}:{stat.st_size}:{stat.st_mtime_ns}" for path, stat in found)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

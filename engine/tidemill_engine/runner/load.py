@@ -26,6 +26,16 @@ def load_runner(config: CoreConfig, report: ReportProgress) -> ModelRunner:
         model = parse_model_uri(config.model.uri)
         if isinstance(model, SimModel):
             return load_sim_runner(model, config, report)
+        from tidemill_engine.runner.native_cpu import find_kernels, load_native_runner  # noqa: PLC0415 - numpy only
+
+        library = find_kernels(config)
+        if library is not None:
+            return load_native_runner(model, config, library, report)
+        if config.model.quantization is not None:
+            raise ModelLoadError(
+                f"quantization {config.model.quantization} needs the C++ kernels, which can't be had here",
+                reason="InvalidConfig",
+            )
         from tidemill_engine.runner.torch_cpu import load_torch_cpu_runner  # noqa: PLC0415 - heavy, and optional
 
         return load_torch_cpu_runner(model, config, report)

@@ -1,0 +1,152 @@
+"""Weights of the Llama family into the C++ engine, from a file of weights or from an earlier start's packed copy.
+
+Knows parts and their names. Does not know steps; packs nothing itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tidemill_engine.errors import ModelLoadError
+from tidemill_kernels.native import EngineShape, NativeEngine
+from tidemill_kernels.native.engine import Part
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tidemill_engine.models.config import LlamaConfig
+    from tidemill_engine.models.weights import Values, WeightSource
+
+logger = logging.getLogger(__name__)
+
+HARMLESS_TENSORS = ("rotary_emb.inv_freq", "lm_head.weight")
+_MAGIC = b"TIDEMILL-PACKED\0"
+
+
+def shape_of(config: LlamaConfig, *, block_size: int, max_positions: int, weights: str = "bf16") -> EngineShape:
+    """Return what the C++ engine is told of a model; under int4 the output matrix is int8."""
+    return EngineShape(
+        num_layers=config.num_layers,
+        hidden_size=config.hidden_size,
+        intermediate_size=config.intermediate_size,
+        num_heads=config.num_heads,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        vocab_size=config.vocab_size,
+        max_positions=max_positions,
+        block_size=block_size,
+        rms_norm_eps=config.rms_norm_eps,
+        has_qkv_bias=config.has_qkv_bias,
+        has_qk_norm=config.has_qk_norm,
+        weights=weights,
+        head="int8" if weights == "int4" else weights,
+    )
+
+
+def load_weights(
+    engine: NativeEngine, source: WeightSource, report: Callable[[int, int], None]
+) -> None:
+    """Read every part from the source and pack it, reporting after each layer."""
+    config = source.config
+    for index in range(config.num_layers):
+        _load_layer(engine, source, index)
+        report(source.read_bytes, source.total_bytes)
+    embedding = source.values("model.embed_tokens.weight")
+    engine.set(Part.EMBEDDING, embedding)
+    engine.set(Part.HEAD, embedding if config.has_tied_embeddings else source.values("lm_head.weight"))
+    engine.set(Part.FINAL_NORM, source.values("model.norm.weight"))
+    _set_angles(engine, config)
+    unread = [name for name in source.unread() if not name.endswith(HARMLESS_TENSORS)]
+    if unread:
+        raise ModelLoadError(
+            f"the model has tensors that this engine does not compute: {', '.join(unread[:5])}",
+            reason="UnsupportedModel",
+        )
+    report(source.total_bytes, source.total_bytes)
+
+
+def _load_layer(engine: NativeEngine, source: WeightSource, index: int) -> None:
+    """Read one layer; q, k and v become one matrix, gate and up another."""
+    config = source.config
+    prefix = f"model.layers.{index}."
+    attention = prefix + "self_attn."
+    qkv = tuple(attention + part for part in ("q_proj", "k_proj", "v_proj"))
+    engine.set(Part.INPUT_NORM, source.values(prefix + "input_layernorm.weight"), index)
+    engine.set(Part.QKV, _joined(source, qkv, "weight"), index)
+    if config.has_qkv_bias:
+        engine.set(Part.QKV_BIAS, _joined(source, qkv, "bias"), index)
+    if config.has_qk_norm:
+        engine.set(Part.QUERY_NORM, source.values(attention + "q_norm.weight"), index)
+        engine.set(Part.KEY_NORM, source.values(attention + "k_norm.weight"), index)
+    engine.set(Part.OUT, source.values(attention + "o_proj.weight"), index)
+    engine.set(Part.MLP_NORM, source.values(prefix + "post_attention_layernorm.weight"), index)
+    gate_up = (prefix + "mlp.gate_proj", prefix + "mlp.up_proj")
+    engine.set(Part.GATE_UP, _joined(source, gate_up, "weight"), index)
+    engine.set(Part.DOWN, source.values(prefix + "mlp.down_proj.weight"), index)
+
+
+def _joined(source: WeightSource, names: tuple[str, ...], kind: str) -> Values:
+    """Read tensors that share their input and put them above one another."""
+    parts = [source.values(f"{name}.{kind}") for name in names]
+    if len({part.dtype for part in parts}) > 1:
+        raise ModelLoadError(f"{names[0]} and its neighbours have different types", reason="UnsupportedModel")
+    joined: Values = np.concatenate(parts)
+    return joined
+
+
+def _set_angles(engine: NativeEngine, config: LlamaConfig) -> None:
+    """Compute the cosines and sines of every position, in float32 as transformers does."""
+    exponents = np.arange(0, config.head_dim, 2, dtype=np.float32) / np.float32(config.head_dim)
+    frequency = (1.0 / np.float32(config.rope_theta) ** exponents).astype(np.float32)
+    angles = np.outer(np.arange(engine.shape.max_positions, dtype=np.float32), frequency)
+    engine.set(Part.COSINES, np.cos(angles, dtype=np.float32))
+    engine.set(Part.SINES, np.sin(angles, dtype=np.float32))
+
+
+class PackedCopy:
+    """A file with an engine's memory as it was after packing: reading it is several times as fast as packing."""
+
+    def __init__(self, directory: Path, library: Path, shape: EngineShape, fingerprint: str) -> None:
+        key = hashlib.sha256(f"{library.name}|{shape}|{fingerprint}".encode()).hexdigest()[:24]
+        self._path = directory / f"{key}.bin"
+
+    def read(self, engine: NativeEngine) -> bool:
+        """Fill the engine's memory; False if there is no such file or it is not whole."""
+        memory = engine.memory
+        try:
+            with self._path.open("rb", buffering=0) as file:
+                if os.fstat(file.fileno()).st_size != len(memory) + len(_MAGIC):
+                    return False
+                if file.read(len(_MAGIC)) != _MAGIC:
+                    return False
+                view, done = memoryview(memory), 0
+                while done < len(memory):
+                    count = file.readinto(view[done : done + (64 << 20)])
+                    if not count:
+                        return False
+                    done += count
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            logger.warning("the packed copy can't be read: %s", error)
+            return False
+        return True
+
+    def write(self, engine: NativeEngine) -> None:
+        """Write the copy, whole or not at all; where that fails, the next start packs again."""
+        temporary = self._path.with_suffix(f".{os.getpid()}.tmp")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with temporary.open("wb", buffering=0) as file:
+                file.write(_MAGIC)
+                engine.memory.tofile(file)
+            temporary.replace(self._path)
+        except OSError as error:
+            logger.info("no packed copy is kept: %s", error)
+            temporary.unlink(missing_ok=True)

@@ -1,0 +1,61 @@
+"""How many KV blocks a loaded model gets on this machine, and how memory is kept once it was touched."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from typing import TYPE_CHECKING
+
+from tidemill_engine.runner import machine
+from tidemill_engine.runner.kv_memory import CacheDemand, CacheSize, MemoryFacts, size_cache
+
+if TYPE_CHECKING:
+    from tidemill_engine.config import CoreConfig
+
+logger = logging.getLogger(__name__)
+
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+_KEEP_BYTES = 1 << 30
+
+
+def keep_freed_memory() -> None:
+    """Tell malloc to keep freed memory: steps reuse the same sizes, and page faults are dear."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(_M_MMAP_THRESHOLD, _KEEP_BYTES)
+        libc.mallopt(_M_TRIM_THRESHOLD, _KEEP_BYTES)
+
+
+def choose_cache_size(config: CoreConfig, bytes_per_block: int, max_model_len: int) -> CacheSize:
+    """Size the cache by the machine or by what the user said; the model is loaded and has computed a step."""
+    facts = MemoryFacts(
+        limit_bytes=machine.memory_limit_bytes(),
+        available_bytes=machine.available_memory_bytes(),
+        used_bytes=machine.used_memory_bytes(),
+    )
+    demand = CacheDemand(
+        bytes_per_block=bytes_per_block,
+        block_size=config.cache.block_size,
+        max_num_seqs=config.scheduler.max_num_seqs,
+        max_model_len=max_model_len,
+    )
+    size = size_cache(
+        facts, demand, num_blocks=config.cache.num_blocks, memory_bytes=config.cache.memory_bytes
+    )
+    if size.max_model_len < max_model_len:
+        logger.warning(
+            "max_model_len falls from %d to %d: the KV cache of %d blocks holds no more (%s)",
+            max_model_len,
+            size.max_model_len,
+            size.num_blocks,
+            facts,
+        )
+    return size
+
+
+def choose_max_model_len(wanted: int | None, of_model: int) -> int:
+    """Return the longest sequence: what was asked for, but no more than the model allows."""
+    if wanted is not None and wanted > of_model:
+        logger.warning("max_model_len %d is over the model's own %d", wanted, of_model)
+    return min(wanted or of_model, of_model)

@@ -1,0 +1,77 @@
+"""What this CPU can do, and which compiler flags that allows. Reads /proc/cpuinfo; compiles nothing."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+
+_AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16", "avx512_vnni")
+_AVX512_FLAGS = (
+    "-mavx512f",
+    "-mavx512bw",
+    "-mavx512dq",
+    "-mavx512vl",
+    "-mavx512bf16",
+    "-mavx512vnni",
+    "-mfma",
+    "-mf16c",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelPath:
+    """A way to compute: the CPU's features that it needs, as Linux names them, and the compiler's flags."""
+
+    name: str
+    machines: tuple[str, ...]
+    features: tuple[str, ...]
+    flags: tuple[str, ...]
+
+
+PATHS = (
+    KernelPath(
+        name="amx",
+        machines=("x86_64", "AMD64"),
+        features=(*_AVX512, "amx_tile", "amx_bf16", "amx_int8"),
+        flags=(*_AVX512_FLAGS, "-mamx-tile", "-mamx-bf16", "-mamx-int8"),
+    ),
+    KernelPath(
+        name="avx512", machines=("x86_64", "AMD64"), features=_AVX512, flags=_AVX512_FLAGS
+    ),
+    KernelPath(
+        name="avx2",
+        machines=("x86_64", "AMD64"),
+        features=("avx2", "fma", "f16c"),
+        flags=("-mavx2", "-mfma", "-mf16c"),
+    ),
+    KernelPath(name="neon", machines=("aarch64", "arm64"), features=("asimd",), flags=()),
+)
+"""Fastest first."""
+
+
+def cpu_features(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+    """Return the names of the first CPU's features; none where the file is missing."""
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        return frozenset()
+    for line in lines:
+        name, _, values = line.partition(":")
+        if name.strip() in {"flags", "Features"}:
+            return frozenset(values.split())
+    return frozenset()
+
+
+def supported_paths(
+    features: frozenset[str] | None = None, machine: str | None = None
+) -> tuple[KernelPath, ...]:
+    """Return the paths that this CPU can take, fastest first."""
+    features = cpu_features() if features is None else features
+    machine = platform.machine() if machine is None else machine
+    return tuple(path for path in PATHS if machine in path.machines and features.issuperset(path.features))
+
+
+def best_path(wanted: str = "auto") -> KernelPath | None:
+    """Return the path of that name, or the fastest; None where this CPU can't take it."""
+    return next((path for path in supported_paths() if wanted in {"auto", path.name}), None)

@@ -1,0 +1,90 @@
+// The C interface, for ctypes: engines, steps, draws, and each operator alone for tests and measurements.
+//
+// Every function that can fail returns 0 or a pointer on success; nothing throws across the border.
+#include <exception>
+
+#include "engine.h"
+#include "sampling.h"
+
+using namespace tidemill;
+
+namespace {
+
+bool has_tiles() {
+  static const bool has = kHasAmx && request_amx();
+  return has;
+}
+
+}  // namespace
+
+extern "C" {
+
+int32_t tm_lanes() { return kLanes; }
+int32_t tm_has_tiles() { return has_tiles(); }
+
+void* tm_engine_new(const ModelConfig* config) {
+  try {
+    return new Engine(*config, has_tiles());
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+}
+
+void tm_engine_free(void* engine) { delete static_cast<Engine*>(engine); }
+
+int32_t tm_engine_set(void* handle, int32_t layer, int32_t part, const void* data, int32_t is_bf16, int64_t rows, int64_t columns) {
+  Engine& engine = *static_cast<Engine*>(handle);
+  return engine.model.set(engine.pool, layer, (Part)part, Source{data, columns, is_bf16 != 0}, rows) ? 0 : -1;
+}
+
+void* tm_engine_memory(void* engine) { return static_cast<Engine*>(engine)->model.memory.data(); }
+int64_t tm_engine_memory_bytes(void* engine) { return static_cast<Engine*>(engine)->model.num_bytes(); }
+int64_t tm_engine_block_elements(void* engine) { return static_cast<Engine*>(engine)->model.cache.block_elements(); }
+
+int32_t tm_engine_step(void* engine, const Step* step) {
+  try {
+    static_cast<Engine*>(engine)->run(*step);
+    return 0;
+  } catch (const std::exception&) {
+    return -1;
+  }
+}
+
+void tm_engine_times(void* handle, double* seconds) {
+  Engine& engine = *static_cast<Engine*>(handle);
+  for (int section = 0; section < kNumSections; section++) {
+    seconds[section] = engine.seconds[section];
+    engine.seconds[section] = 0;
+  }
+}
+
+// Seconds of one product, the best of `repeats`, of a layer's matrix (kinds as in ways.h) in a given way.
+double tm_engine_time_matrix(void* handle, int32_t kind, int64_t rows, int32_t way, int32_t repeats) {
+  static const Part kParts[kNumMatrixKinds] = {kQkv, kOut, kGateUp, kDown, kHead};
+  Engine& engine = *static_cast<Engine*>(handle);
+  Way before = engine.ways.chosen[kind][bucket_of(rows)];
+  engine.ways.chosen[kind][bucket_of(rows)] = (Way)way;
+  double best = 1e9;
+  for (int32_t i = 0; i < repeats; i++) {
+    auto started = std::chrono::steady_clock::now();
+    engine.run_matrix(i % engine.model.config.num_layers, kParts[kind], kind, rows);
+    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count());
+  }
+  engine.ways.chosen[kind][bucket_of(rows)] = before;
+  return best;
+}
+
+void tm_engine_set_way(void* engine, int32_t kind, int32_t bucket, int32_t way) {
+  static_cast<Engine*>(engine)->ways.chosen[kind][bucket] = (Way)way;
+}
+
+// Draw a token for each of `count` rows: logits[rows[i]], tokens[i].
+void tm_engine_draw(void* handle, const float* logits, int64_t stride, int64_t size, int64_t count, const int32_t* rows,
+                    const Draw* draws, int32_t* tokens) {
+  Engine& engine = *static_cast<Engine*>(handle);
+  engine.pool.run([&](int) {
+    SamplingScratch scratch;
+    engine.pool.each(count, 1, [&](int64_t i) { tokens[i] = draw_token(logits + rows[i] * stride, size, draws[i], scratch); });
+  });
+}
+}

@@ -1,0 +1,84 @@
+// What happens to one token between matrices: normalising, rotating, gating, turning into whole numbers.
+//
+// Rows of activations are padded with zeros; the padding stays zero. Knows a row at a time, in float32.
+#pragma once
+
+#include <cmath>
+
+#include "matrix.h"
+#include "simd.h"
+
+namespace tidemill {
+
+inline float mean_square(const float* x, int64_t size) {
+  VF total{};
+  int64_t i = 0;
+  for (; i + kLanes <= size; i += kLanes) total = total + load<VF>(x + i) * load<VF>(x + i);
+  float rest = 0;
+  for (; i < size; i++) rest += x[i] * x[i];
+  return (sum(total) + rest) / (float)size;
+}
+
+// to = x / sqrt(mean(x^2) + eps) * weight, rounded once to bf16.
+inline void rms_norm(const float* x, const float* weight, int64_t size, float eps, bf16* to) {
+  float scale = 1.0f / std::sqrt(mean_square(x, size) + eps);
+  int64_t i = 0;
+  for (; i + kLanes <= size; i += kLanes) store_bf16(to + i, load<VF>(x + i) * scale * load<VF>(weight + i));
+  for (; i < size; i++) to[i] = to_bf16(x[i] * scale * weight[i]);
+}
+
+// The same in place, in float32, for the norms of single heads.
+inline void rms_norm_in_place(float* x, const float* weight, int64_t size, float eps) {
+  float scale = 1.0f / std::sqrt(mean_square(x, size) + eps);
+  for (int64_t i = 0; i < size; i++) x[i] *= scale * weight[i];
+}
+
+// Rotate one head by one position's angles; the halves are rotated as pairs.
+inline void rotate(float* head, const float* cosine, const float* sine, int64_t half) {
+  for (int64_t i = 0; i < half; i++) {
+    float a = head[i], b = head[i + half];
+    head[i] = a * cosine[i] - b * sine[i];
+    head[i + half] = b * cosine[i] + a * sine[i];
+  }
+}
+
+inline VF silu(VF gate) { return gate / (exponential(-gate) + 1.0f); }
+
+// silu(gate) * up of one panel's row: 16 gates, then 16 ups.
+inline void gate_panel_row(const float* sums, bf16* to) {
+  for (int i = 0; i < kPanel / 2; i += kLanes)
+    store_bf16(to + i, silu(load<VF>(sums + i)) * load<VF>(sums + kPanel / 2 + i));
+}
+
+// Add a row of a panel to the residual.
+inline void add_panel_row(const float* sums, float* to) {
+  for (int i = 0; i < kPanel; i += kLanes) store(to + i, load<VF>(to + i) + load<VF>(sums + i));
+}
+
+// Write a row as whole numbers of 127ths of its largest value, offset by `offset`, with sums by 32 where wanted; return the scale.
+inline float narrow_row(const bf16* x, int64_t size, int offset, uint8_t* to, int32_t* group_sums) {
+  VF most{};
+  for (int64_t i = 0; i < size; i += kLanes) {
+    VF value = load_bf16(x + i);
+    most = larger(most, larger(value, -value));
+  }
+  float extreme = largest(most), inverse = extreme > 0 ? 127.0f / extreme : 0.0f;
+  const VF magic = splat(12582912.0f);
+  for (int64_t group = 0; group < size; group += kGroup) {
+    VI total{};
+    for (int64_t i = group; i < group + kGroup; i += kLanes) {
+      VI number = __builtin_convertvector((load_bf16(x + i) * inverse + magic) - magic, VI);
+      total += number;
+      typedef uint8_t VB __attribute__((vector_size(kLanes)));
+      store(to + i, __builtin_convertvector(number + offset, VB));
+    }
+    if (group_sums != nullptr) {
+      int32_t whole = 0;
+      for (int lane = 0; lane < kLanes; lane++) whole += total[lane];
+      group_sums[group / kGroup] = whole;
+    }
+  }
+  return extreme / 127.0f;
+}
+
+}  // namespace tidemill

@@ -1,0 +1,176 @@
+// The linear layers: activations times a packed matrix, in whichever way is fastest for that many rows.
+//
+// Work is dealt out by panel of 32 outputs and chunk of rows. A panel's sums land in a small buffer that stays in the
+// nearest cache, where an epilogue takes them: stored, added to the residual, or gated. Knows formats and ways;
+// does not know layers.
+#pragma once
+
+#include "amx.h"
+#include "matrix.h"
+#include "micro.h"
+
+namespace tidemill {
+
+// Activations of one linear layer. `wide` are bf16 `[rows][padded inputs]`; for int8 and int4 matrices `narrow` are the
+// same as whole numbers times `scales[row]`, offset by 128 for int8, and `group_sums` their sums by 32 inputs for int4.
+struct Activations {
+  const bf16* wide = nullptr;
+  const uint8_t* narrow = nullptr;
+  const float* scales = nullptr;
+  const int32_t* group_sums = nullptr;
+  int64_t rows = 0;
+};
+
+// Which instructions compute a product. Rows are padded to 16 in memory, so tiles may read past the last one.
+enum class Way : int32_t { kVector = 0, kTiles = 1 };
+
+inline constexpr int64_t kRowChunk = 256;
+inline constexpr int64_t kInt4WideRows = 12;  // from so many rows on, int4 panels are widened to bf16 first
+
+// What a thread needs beside the operands.
+struct GemmScratch {
+  Buffer<float> sums;
+  Buffer<uint8_t> widened;
+};
+
+inline bool is_widened(const Matrix& matrix, int64_t rows) {
+  return matrix.format == Format::kInt4 && rows >= kInt4WideRows;
+}
+
+// Write an int4 panel out as bf16.
+inline void widen_int4_panel(const uint8_t* panel, int64_t inputs, bf16* to) {
+  for (int64_t group = 0; group < inputs / kGroup; group++, panel += kInt4GroupBytes) {
+    const uint16_t* halves = (const uint16_t*)(panel + kGroup / 2 * kPanel);
+    for (int first = 0; first < kPanel; first += kLanes) {
+      VF scale = load_halves(halves + first), least = load_halves(halves + kPanel + first);
+      for (int quad = 0; quad < 4; quad++) {
+        VU bytes = load<VU>(panel + (quad * kPanel + first) * 4);
+        for (int pair = 0; pair < 4; pair++) {  // pairs of the low nibbles, then of the high ones
+          int shift = pair / 2 * 4 + pair % 2 * 16;
+          VU low = (bytes >> shift) & 15u, high = (bytes >> (shift + 8)) & 15u;
+          VF a = __builtin_convertvector((VI)low, VF) * scale + least;
+          VF b = __builtin_convertvector((VI)high, VF) * scale + least;
+          VU a_bits = ((VU)a + 0x8000u) >> 16, b_bits = ((VU)b + 0x8000u) & 0xffff0000u;
+          int64_t k = group * kGroup + pair / 2 * 16 + quad * 4 + pair % 2 * 2;
+          store(to + (k / 2) * (2 * kPanel) + first * 2, a_bits | b_bits);
+        }
+      }
+    }
+  }
+}
+
+// The sums of a bf16 panel for `count` rows: `sums[count][32]`.
+inline void multiply_bf16_panel(const bf16* rows, int64_t inputs, int64_t count, const uint8_t* panel, Way way,
+                                float* sums, const uint8_t* next) {
+#if defined(TIDEMILL_AMX)
+  if (way == Way::kTiles) {
+    auto columns = [=](int64_t step) { return panel + step * 16 * kPanel * 4; };
+    multiply_all_tiles<false, false>(rows, inputs * 2, count, columns, kUnit * 4, kPanel * 4, inputs / 32, sums,
+                                     kPanel * 4, next);
+    return;
+  }
+#endif
+  (void)way;
+  multiply_bf16(rows, inputs, count, panel, kPanel / kUnit, kUnit * 4, kPanel * 4, inputs / 2, sums, kPanel, false, next);
+}
+
+// The sums of an int8 panel, scaled back to floats.
+inline void multiply_int8_panel(const Activations& in, int64_t first, int64_t count, const Matrix& matrix, int64_t index,
+                                Way way, float* sums, const uint8_t* next) {
+  int64_t inputs = matrix.shape.padded_inputs();
+  const uint8_t* panel = matrix.panel(index);
+  const uint8_t* rows = in.narrow + first * inputs;
+  int32_t* whole = reinterpret_cast<int32_t*>(sums);
+  bool is_done = false;
+#if defined(TIDEMILL_AMX)
+  if (way == Way::kTiles) {
+    auto columns = [=](int64_t step) { return panel + step * 16 * kPanel * 4; };
+    multiply_all_tiles<true, false>(rows, inputs, count, columns, kUnit * 4, kPanel * 4, inputs / 64, whole, kPanel * 4,
+                                    next);
+    is_done = true;
+  }
+#endif
+  (void)way;
+  if (!is_done) {
+    each_block(count, [&](int64_t row, int block) {
+      with_rows(block, [&](auto constant) {
+        constexpr int kRows = decltype(constant)::value;
+        for (int unit = 0; unit < kPanel / kUnit; unit += kMaxUnits) {
+          Columns<kMaxUnits> at{{}, kPanel * 4};
+          for (int u = 0; u < kMaxUnits; u++) at.units[u] = panel + (unit + u) * kUnit * 4;
+          multiply_rows_int8<kRows, kMaxUnits>(rows + row * inputs, inputs, at, inputs / 4,
+                                               whole + row * kPanel + unit * kUnit, kPanel, row == 0 ? next : nullptr);
+        }
+      });
+    });
+  }
+  for (int64_t row = 0; row < count; row++) {
+    for (int column = 0; column < kPanel; column += kLanes) {
+      int64_t output = index * kPanel + column;
+      VI exact = load<VI>(whole + row * kPanel + column) - load<VI>(matrix.sums + output) * 128;
+      store(sums + row * kPanel + column,
+            __builtin_convertvector(exact, VF) * load<VF>(matrix.scales + output) * in.scales[first + row]);
+    }
+  }
+}
+
+// The sums of an int4 panel for few rows: whole numbers within a group, floats across groups.
+inline void multiply_int4_panel(const Activations& in, int64_t first, int64_t count, const Matrix& matrix, int64_t index,
+                                float* sums) {
+  int64_t inputs = matrix.shape.padded_inputs(), groups = inputs / kGroup;
+  for (int64_t row = 0; row < count; row++) {
+    const uint8_t* numbers = in.narrow + (first + row) * inputs;
+    const int32_t* group_sums = in.group_sums + (first + row) * groups;
+    for (int column = 0; column < kPanel; column += kLanes) {
+      VF total{};
+      const uint8_t* at = matrix.panel(index) + column * 4;
+      for (int64_t group = 0; group < groups; group++, at += kInt4GroupBytes) {
+        VI acc{};
+#pragma GCC unroll 4
+        for (int quad = 0; quad < 4; quad++) {
+          VI bytes = load<VI>(at + quad * kPanel * 4);
+          acc = multiply_quads(acc, bytes & 0x0f0f0f0f, splat_quad(numbers + group * kGroup + quad * 4));
+          acc = multiply_quads(acc, (VI)((VU)bytes >> 4) & 0x0f0f0f0f, splat_quad(numbers + group * kGroup + 16 + quad * 4));
+        }
+        const uint16_t* halves = (const uint16_t*)(at - column * 4 + kGroup / 2 * kPanel) + column;
+        total = total + __builtin_convertvector(acc, VF) * load_halves(halves);
+        total = total + load_halves(halves + kPanel) * (float)group_sums[group];
+        prefetch_l1(at + 4 * kInt4GroupBytes);
+      }
+      store(sums + row * kPanel + column, total * in.scales[first + row]);
+    }
+  }
+}
+
+// Within a run of the pool: compute all outputs and call take(panel, first_row, rows, sums[rows][32]) for each part.
+template <typename Take>
+inline void gemm(Pool& pool, GemmScratch& scratch, const Activations& in, const Matrix& matrix, Way way, Take&& take) {
+  int64_t panels = matrix.shape.panels(), inputs = matrix.shape.padded_inputs();
+  int64_t chunks = (in.rows + kRowChunk - 1) / kRowChunk;
+  float* sums = scratch.sums.reserve((kRowChunk + 64) * kPanel);
+  bool is_wide = is_widened(matrix, in.rows);
+  bf16* widened = is_wide ? (bf16*)scratch.widened.reserve(2 * inputs * kPanel) : nullptr;
+  pool.each(panels * chunks, 1, [&](int64_t task) {
+    int64_t chunk = task / panels, panel = task % panels;
+    int64_t first = in.rows * chunk / chunks / 16 * 16, last = in.rows * (chunk + 1) / chunks / 16 * 16;
+    if (chunk == chunks - 1) last = in.rows;
+    int64_t count = last - first;
+    const uint8_t* next = panel + pool.size() < panels ? matrix.panel(panel + pool.size()) : nullptr;
+    if (matrix.format == Format::kInt8) {
+      multiply_int8_panel(in, first, count, matrix, panel, way, sums, next);
+    } else if (matrix.format == Format::kInt4 && !is_wide) {
+      multiply_int4_panel(in, first, count, matrix, panel, sums);
+    } else {
+      const uint8_t* values = matrix.panel(panel);
+      if (is_wide) {
+        widen_int4_panel(values, inputs, widened);
+        values = (const uint8_t*)widened;
+        next = nullptr;
+      }
+      multiply_bf16_panel(in.wide + first * inputs, inputs, count, values, way, sums, next);
+    }
+    take(panel, first, count, (const float*)sums);
+  });
+}
+
+}  // namespace tidemill

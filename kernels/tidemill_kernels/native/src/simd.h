@@ -1,0 +1,208 @@
+// Vectors of the width that the compiler's flags allow, and the few operations that need the CPU's own names.
+//
+// Everything else in this folder is written against VF (floats), VI (signed) and VU (unsigned 32-bit lanes) with the
+// compiler's vector arithmetic, so one source serves AVX-512, AVX2 and NEON. Knows no operator and no model.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX2__) || defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
+namespace tidemill {
+
+#if defined(__AVX512F__)
+inline constexpr int kLanes = 16;
+#elif defined(__AVX2__)
+inline constexpr int kLanes = 8;
+#else
+inline constexpr int kLanes = 4;
+#endif
+
+using bf16 = uint16_t;  // the upper half of a float
+
+typedef float VF __attribute__((vector_size(kLanes * 4)));
+typedef int32_t VI __attribute__((vector_size(kLanes * 4)));
+typedef uint32_t VU __attribute__((vector_size(kLanes * 4)));
+typedef uint16_t VH __attribute__((vector_size(kLanes * 2)));
+
+template <typename V>
+inline V load(const void* from) {
+  V value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+
+template <typename V>
+inline void store(void* to, V value) {
+  std::memcpy(to, &value, sizeof value);
+}
+
+inline VF splat(float value) { return VF{} + value; }
+inline VF larger(VF a, VF b) { return a > b ? a : b; }
+inline VF smaller(VF a, VF b) { return a < b ? a : b; }
+
+inline VF load_bf16(const bf16* from) {
+  return (VF)(__builtin_convertvector(load<VH>(from), VU) << 16);
+}
+
+inline float to_float(bf16 value) {
+  uint32_t bits = (uint32_t)value << 16;
+  float wide;
+  std::memcpy(&wide, &bits, 4);
+  return wide;
+}
+
+// Round to the nearest bf16, ties to even; NaN stays NaN.
+inline bf16 to_bf16(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return (bf16)((bits >> 16) | 0x40);
+  return (bf16)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+inline void store_bf16(bf16* to, VF value) {
+#if defined(__AVX512BF16__)
+  _mm256_storeu_si256((__m256i*)to, (__m256i)_mm512_cvtneps_pbh((__m512)value));
+#else
+  VU bits = (VU)value;
+  VU rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  VU nan = (bits >> 16) | 0x40;
+  rounded = (bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded;
+  store(to, __builtin_convertvector(rounded, VH));
+#endif
+}
+
+// IEEE halves, for the scales of int4 groups.
+inline float half_to_float(uint16_t half) {
+  uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = (half >> 10) & 31, fraction = half & 0x3ff;
+  if (exponent == 0) return (sign ? -1.0f : 1.0f) * fraction * 5.9604644775390625e-8f;
+  uint32_t bits = sign | (exponent == 31 ? 0x7f800000u : (exponent + 112) << 23) | fraction << 13;
+  float wide;
+  std::memcpy(&wide, &bits, 4);
+  return wide;
+}
+
+inline uint16_t to_half(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  uint16_t sign = (uint16_t)(bits >> 16 & 0x8000);
+  float magnitude = value < 0 ? -value : value;
+  if (magnitude >= 65504.0f) return sign | 0x7bff;
+  if (magnitude < 6.103515625e-5f) return sign | (uint16_t)(magnitude * 16777216.0f + 0.5f);
+  std::memcpy(&bits, &magnitude, 4);
+  bits += 0xfff + ((bits >> 13) & 1);
+  return sign | (uint16_t)((bits >> 13) - (112 << 10));
+}
+
+inline VF load_halves(const uint16_t* from) {
+#if defined(__AVX512F__)
+  return (VF)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)from));
+#elif defined(__AVX2__)
+  return (VF)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)from));
+#else
+  VF wide;
+  for (int i = 0; i < kLanes; i++) wide[i] = half_to_float(from[i]);
+  return wide;
+#endif
+}
+
+inline float sum(VF value) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_add_ps((__m512)value);
+#else
+  float total = 0;
+  for (int i = 0; i < kLanes; i++) total += value[i];
+  return total;
+#endif
+}
+
+inline float largest(VF value) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_ps((__m512)value);
+#else
+  float most = value[0];
+  for (int i = 1; i < kLanes; i++) most = value[i] > most ? value[i] : most;
+  return most;
+#endif
+}
+
+inline VI iota() {
+  VI lanes;
+  for (int i = 0; i < kLanes; i++) lanes[i] = i;
+  return lanes;
+}
+
+// e to the x, within 2 units of the last place between -87 and 88; the polynomial is that of Cephes' expf.
+inline VF exponential(VF x) {
+  x = larger(smaller(x, splat(88.0f)), splat(-87.3f));
+  const VF magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to a whole number
+  VF n = (x * 1.44269504f + magic) - magic;
+  VF r = x - n * 0.693359375f;
+  r = r - n * -2.12194440e-4f;
+  VF p = splat(1.9875691500e-4f);
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + (r + 1.0f);
+  VI exponent = (__builtin_convertvector(n, VI) + 127) << 23;
+  return p * (VF)exponent;
+}
+
+inline void prefetch_l2(const void* address) { __builtin_prefetch(address, 0, 2); }
+inline void prefetch_l1(const void* address) { __builtin_prefetch(address, 0, 3); }
+
+// One column vector of pairs, ready to be multiplied with a pair of the other side.
+struct Pairs {
+#if defined(__AVX512BF16__)
+  __m512i raw;
+  explicit Pairs(const void* from) : raw(_mm512_loadu_si512(from)) {}
+#else
+  VF low, high;
+  explicit Pairs(const void* from) {
+    VU bits = load<VU>(from);
+    low = (VF)(bits << 16);
+    high = (VF)(bits & 0xffff0000u);
+  }
+#endif
+};
+
+// acc[i] += a0 * column[i].low + a1 * column[i].high for the pair (a0, a1) of bf16 at `pair`.
+inline VF multiply_pair(VF acc, const bf16* pair, const Pairs& columns) {
+#if defined(__AVX512BF16__)
+  int32_t bits;
+  std::memcpy(&bits, pair, 4);
+  return (VF)_mm512_dpbf16_ps((__m512)acc, (__m512bh)_mm512_set1_epi32(bits), (__m512bh)columns.raw);
+#else
+  acc = acc + columns.low * to_float(pair[0]);
+  return acc + columns.high * to_float(pair[1]);
+#endif
+}
+
+inline VI splat_quad(const void* quad) {
+  int32_t bits;
+  std::memcpy(&bits, quad, 4);
+  return VI{} + bits;
+}
+
+// acc[i] += the products of four unsigned bytes with four signed ones, lane by lane.
+inline VI multiply_quads(VI acc, VI of_unsigned, VI of_signed) {
+#if defined(__AVX512VNNI__)
+  return (VI)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)of_unsigned, (__m512i)of_signed);
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+  __m256i low = _mm256_set1_epi16(0xff), u = (__m256i)of_unsigned, s = (__m256i)of_signed;
+  __m256i even = _mm256_madd_epi16(_mm256_and_si256(u, low), _mm256_srai_epi16(_mm256_slli_epi16(s, 8), 8));
+  __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16(u, 8), _mm256_srai_epi16(s, 8));
+  return acc + (VI)_mm256_add_epi32(even, odd);
+#else
+  for (int byte = 0; byte < 4; byte++)
+    acc += ((of_signed << (24 - 8 * byte)) >> 24) * (VI)(((VU)of_unsigned >> (8 * byte)) & 0xffu);
+  return acc;
+#endif
+}
+
+}  // namespace tidemill
