@@ -23,7 +23,9 @@ from tidemill_engine.api.termination import (
 from tidemill_engine.config import (
     ADMISSIONS,
     DTYPES,
+    KERNELS,
     POLICIES,
+    QUANTIZATIONS,
     SCHEDULERS,
     CacheConfig,
     CoreConfig,
@@ -37,6 +39,7 @@ from tidemill_engine.errors import EngineError, InvalidConfig
 from tidemill_engine.model_uri import SUPPORTED, default_model_name, parse_model_uri
 
 API_KEY_VARIABLE = "TIDEMILL_API_KEY"
+KERNELS_VARIABLE = "TIDEMILL_CPU_KERNELS"
 LOG_LEVELS = ("debug", "info", "warning", "error")
 GIB = 1 << 30
 NICENESS = 3
@@ -97,6 +100,17 @@ def _add_http_flags(group: argparse._ArgumentGroup) -> None:
 
 def _add_engine_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--dtype", choices=DTYPES, default="auto", help="auto is bfloat16 on a CPU")
+    group.add_argument(
+        "--quantization",
+        choices=QUANTIZATIONS,
+        help="matrices as whole numbers, faster and less exact (default: as --dtype says)",
+    )
+    group.add_argument(
+        "--cpu-kernels",
+        choices=KERNELS,
+        default=os.environ.get(KERNELS_VARIABLE, "auto"),
+        help=f"instructions to compute with: the best there are (default, or ${KERNELS_VARIABLE})",
+    )
     group.add_argument("--max-model-len", type=int, help="longest sequence (default: the model's)")
     group.add_argument("--max-num-seqs", type=int, default=SchedulerConfig.max_num_seqs)
     group.add_argument("--max-num-batched-tokens", type=int, default=SchedulerConfig.max_num_batched_tokens)
@@ -234,6 +248,8 @@ def make_config(arguments: argparse.Namespace, api_key: str | None) -> ServeConf
             dtype=arguments.dtype,
             max_model_len=arguments.max_model_len,
             seed=arguments.seed,
+            quantization=arguments.quantization,
+            kernels=arguments.cpu_kernels,
         ),
         cache=CacheConfig(
             block_size=arguments.block_size,

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from tidemill_engine.errors import ModelLoadError
 
 _LARGEST_HEAD_BYTES = 100 << 20
-_DTYPES = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
+_DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
 
 
 class SafetensorsFile:

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import gguf
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from tidemill_engine.errors import ModelLoadError
 from tidemill_engine.gguf_file import read_gguf_head
-from tidemill_engine.models.weights import GgufWeights, open_weights, unpermuted
+from tidemill_engine.models.weights import GgufWeights, Values, open_weights, unpermuted
 
 HIDDEN, HEADS, KV_HEADS, INTER, VOCAB = 64, 4, 2, 96, 50
 SHAPES = {
@@ -26,7 +25,6 @@ SHAPES = {
     "blk.0.ffn_up.weight": (INTER, HIDDEN),
     "blk.0.ffn_down.weight": (HIDDEN, INTER),
 }
-Floats = npt.NDArray[np.float32]
 Change = Callable[[gguf.GGUFWriter], None]
 
 
@@ -96,7 +94,7 @@ def test_a_quantised_tensor_is_read_as_the_gguf_package_reads_it(tmp_path: Path)
     np.testing.assert_array_equal(values, expected)
 
 
-def interleaved(weight: Floats, num_heads: int) -> Floats:
+def interleaved(weight: Values, num_heads: int) -> Values:
     """Return rows in the order in which llama.cpp's converter writes q and k."""
     rows, columns = weight.shape
     return weight.reshape(num_heads, 2, rows // num_heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)

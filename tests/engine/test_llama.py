@@ -13,6 +13,7 @@ from tidemill_engine.config import CacheConfig, CoreConfig, ModelConfig, Schedul
 from tidemill_engine.errors import ModelLoadError
 from tidemill_engine.models.llama import lazy_zeros
 from tidemill_engine.runner import machine
+from tidemill_engine.runner.cpu import CpuRunner
 from tidemill_engine.runner.load import load_runner
 from tidemill_engine.runner.torch_cpu import TorchCpuRunner
 
@@ -48,18 +49,18 @@ def save_model(directory: Path, family: str, **changes: object) -> Any:
     return model
 
 
-def load(directory: Path, *, dtype: str = "float32", budget: int = 16) -> TorchCpuRunner:
+def load(directory: Path, *, budget: int = 16, **model: Any) -> CpuRunner:
     config = CoreConfig(
-        model=ModelConfig(uri=f"file://{directory}", dtype=dtype),  # type: ignore[arg-type]
+        model=ModelConfig(uri=f"file://{directory}", **({"dtype": "float32"} | model)),
         cache=CacheConfig(num_blocks=64, block_size=4),
         scheduler=SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=budget),
     )
     runner = load_runner(config, lambda _read, _total: None)
-    assert isinstance(runner, TorchCpuRunner)
+    assert isinstance(runner, CpuRunner)
     return runner
 
 
-def serve(runner: TorchCpuRunner, prompts: list[list[int]], **sampling: Any) -> Harness:
+def serve(runner: CpuRunner, prompts: list[list[int]], **sampling: Any) -> Harness:
     scheduler = make_scheduler(runner.info, max_num_seqs=8, max_num_batched_tokens=16)
     harness = Harness(scheduler=scheduler, runner=runner)
     for index, prompt in enumerate(prompts):
@@ -108,6 +109,7 @@ def test_a_row_whose_logits_are_not_numbers_fails_alone(
 ) -> None:
     save_model(tmp_path, "Llama")
     runner = load(tmp_path)
+    assert isinstance(runner, TorchCpuRunner)
     poison = 96
     model = runner._model
     embedding = model._embedding.clone()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,15 @@ import pytest
 from tidemill_engine.config import CacheConfig, CoreConfig, ModelConfig
 from tidemill_engine.errors import ModelLoadError
 from tidemill_engine.runner.load import load_runner
+from tidemill_engine.runner.native_cpu import find_kernels
 
 
 def failure(uri: str, **cache: Any) -> ModelLoadError:
-    config = CoreConfig(model=ModelConfig(uri=uri), cache=CacheConfig(**cache))
+    return failure_of(ModelConfig(uri=uri), **cache)
+
+
+def failure_of(model: ModelConfig, **cache: Any) -> ModelLoadError:
+    config = CoreConfig(model=model, cache=CacheConfig(**cache))
     with pytest.raises(ModelLoadError) as caught:
         load_runner(config, lambda _read, _total: None)
     return caught.value
@@ -40,9 +46,34 @@ def test_a_file_that_is_no_model_says_so(tmp_path: Path) -> None:
 def test_without_torch_a_real_model_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "tidemill_engine.runner.torch_cpu", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
-    error = failure("builtin://smollm2-135m")
+    error = failure_of(ModelConfig(uri="builtin://smollm2-135m", kernels="torch"))
     assert "torch" in error.message
     assert "not installed" in error.message
+
+
+def test_without_a_compiler_torch_computes_and_the_log_says_so_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("TIDEMILL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("tidemill_kernels.native.build.PREBUILT", tmp_path / "none")
+    with caplog.at_level(logging.WARNING):
+        assert find_kernels(CoreConfig(model=ModelConfig(uri="builtin://smollm2-135m"))) is None
+    assert len(caplog.records) == 1
+    assert "no C++ compiler was found" in caplog.text
+    assert "torch computes" in caplog.text
+
+
+def test_quantization_without_the_kernels_is_refused_not_ignored() -> None:
+    error = failure_of(ModelConfig(uri="builtin://smollm2-135m", kernels="torch", quantization="int8"))
+    assert error.reason == "InvalidConfig"
+    assert "int8" in error.message
+
+
+def test_kernels_that_this_cpu_has_not_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemill_kernels.native.cpu.platform.machine", lambda: "riscv64")
+    error = failure_of(ModelConfig(uri="builtin://smollm2-135m", kernels="amx"))
+    assert "amx" in error.message
 
 
 @pytest.mark.parametrize(

@@ -1,35 +1,30 @@
-"""Weights of the Llama family into the C++ engine, from a file of weights or from an earlier start's packed copy.
+"""Weights of the Llama family into the C++ engine, tensor by tensor.
 
 Knows parts and their names. Does not know steps; packs nothing itself.
 """
 
 from __future__ import annotations
 
-import hashlib
-import logging
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tidemill_engine.errors import ModelLoadError
 from tidemill_kernels.native import EngineShape, NativeEngine
-from tidemill_kernels.native.engine import Part
+from tidemill_kernels.native.engine import Array, Part
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tidemill_engine.models.config import LlamaConfig
-    from tidemill_engine.models.weights import Values, WeightSource
-
-logger = logging.getLogger(__name__)
+    from tidemill_engine.models.weights import WeightSource
 
 HARMLESS_TENSORS = ("rotary_emb.inv_freq", "lm_head.weight")
-_MAGIC = b"TIDEMILL-PACKED\0"
 
 
-def shape_of(config: LlamaConfig, *, block_size: int, max_positions: int, weights: str = "bf16") -> EngineShape:
+def shape_of(
+    config: LlamaConfig, *, block_size: int, max_positions: int, weights: str = "bf16"
+) -> EngineShape:
     """Return what the C++ engine is told of a model; under int4 the output matrix is int8."""
     return EngineShape(
         num_layers=config.num_layers,
@@ -49,9 +44,7 @@ def shape_of(config: LlamaConfig, *, block_size: int, max_positions: int, weight
     )
 
 
-def load_weights(
-    engine: NativeEngine, source: WeightSource, report: Callable[[int, int], None]
-) -> None:
+def load_weights(engine: NativeEngine, source: WeightSource, report: Callable[[int, int], None]) -> None:
     """Read every part from the source and pack it, reporting after each layer."""
     config = source.config
     for index in range(config.num_layers):
@@ -91,13 +84,12 @@ def _load_layer(engine: NativeEngine, source: WeightSource, index: int) -> None:
     engine.set(Part.DOWN, source.values(prefix + "mlp.down_proj.weight"), index)
 
 
-def _joined(source: WeightSource, names: tuple[str, ...], kind: str) -> Values:
+def _joined(source: WeightSource, names: tuple[str, ...], kind: str) -> Array:
     """Read tensors that share their input and put them above one another."""
     parts = [source.values(f"{name}.{kind}") for name in names]
     if len({part.dtype for part in parts}) > 1:
         raise ModelLoadError(f"{names[0]} and its neighbours have different types", reason="UnsupportedModel")
-    joined: Values = np.concatenate(parts)
-    return joined
+    return np.concatenate(parts)
 
 
 def _set_angles(engine: NativeEngine, config: LlamaConfig) -> None:
@@ -107,46 +99,3 @@ def _set_angles(engine: NativeEngine, config: LlamaConfig) -> None:
     angles = np.outer(np.arange(engine.shape.max_positions, dtype=np.float32), frequency)
     engine.set(Part.COSINES, np.cos(angles, dtype=np.float32))
     engine.set(Part.SINES, np.sin(angles, dtype=np.float32))
-
-
-class PackedCopy:
-    """A file with an engine's memory as it was after packing: reading it is several times as fast as packing."""
-
-    def __init__(self, directory: Path, library: Path, shape: EngineShape, fingerprint: str) -> None:
-        key = hashlib.sha256(f"{library.name}|{shape}|{fingerprint}".encode()).hexdigest()[:24]
-        self._path = directory / f"{key}.bin"
-
-    def read(self, engine: NativeEngine) -> bool:
-        """Fill the engine's memory; False if there is no such file or it is not whole."""
-        memory = engine.memory
-        try:
-            with self._path.open("rb", buffering=0) as file:
-                if os.fstat(file.fileno()).st_size != len(memory) + len(_MAGIC):
-                    return False
-                if file.read(len(_MAGIC)) != _MAGIC:
-                    return False
-                view, done = memoryview(memory), 0
-                while done < len(memory):
-                    count = file.readinto(view[done : done + (64 << 20)])
-                    if not count:
-                        return False
-                    done += count
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            logger.warning("the packed copy can't be read: %s", error)
-            return False
-        return True
-
-    def write(self, engine: NativeEngine) -> None:
-        """Write the copy, whole or not at all; where that fails, the next start packs again."""
-        temporary = self._path.with_suffix(f".{os.getpid()}.tmp")
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with temporary.open("wb", buffering=0) as file:
-                file.write(_MAGIC)
-                engine.memory.tofile(file)
-            temporary.replace(self._path)
-        except OSError as error:
-            logger.info("no packed copy is kept: %s", error)
-            temporary.unlink(missing_ok=True)

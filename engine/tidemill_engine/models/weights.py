@@ -58,9 +58,6 @@ class WeightSource(Protocol):
     def values(self, name: str) -> Values:
         """Read a tensor, float32 or bfloat16 as uint16; a missing one is a `ModelLoadError`."""
 
-    def fingerprint(self) -> str:
-        """Return what changes when the files do."""
-
     def unread(self) -> list[str]:
         """Return the names, as the file has them, of tensors that nobody asked for."""
 
@@ -81,7 +78,6 @@ class GgufWeights:
     """A GGUF file, each tensor dequantised as it is read."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
         self._head: GgufHead = read_gguf_head(path)
         self._data = np.memmap(path, mode="r", dtype=np.uint8)
         self._config = config_from_gguf(self._head.metadata, frozenset(self._head.tensors))
@@ -103,10 +99,6 @@ class GgufWeights:
     def read_bytes(self) -> int:
         """Return how many of them have been read."""
         return self._read_bytes
-
-    def fingerprint(self) -> str:
-        """Return the file's size and time."""
-        return _fingerprint([self._path])
 
     def values(self, name: str) -> Values:
         """Read a tensor as float32."""
@@ -151,9 +143,10 @@ class SafetensorsWeights:
         files = sorted(directory.glob("*.safetensors"))
         if not files:
             raise ModelLoadError(f"{directory} holds no *.safetensors file", reason="ModelNotFound")
-        self._paths = files
         self._total_bytes = sum(file.stat().st_size for file in files)
-        self._files = {name: opened for file in files for opened in [SafetensorsFile(file)] for name in opened.names}
+        self._files = {
+            name: opened for file in files for opened in [SafetensorsFile(file)] for name in opened.names
+        }
         self._config = config_from_hf(fields, frozenset(self._files))
         self._read_bytes = 0
         self._unread = set(self._files)
@@ -172,10 +165,6 @@ class SafetensorsWeights:
     def read_bytes(self) -> int:
         """Return how many bytes of tensors have been read."""
         return self._read_bytes
-
-    def fingerprint(self) -> str:
-        """Return the files' sizes and times."""
-        return _fingerprint(self._paths)
 
     def values(self, name: str) -> Values:
         """Read a tensor, bfloat16 as it is, others as float32."""
@@ -202,17 +191,11 @@ def gguf_name(name: str) -> str:
     return f"blk.{number}.{_HF_NAMES.get(part, part)}.{kind}"
 
 
-def unpermuted(weight: npt.NDArray[np.float32], num_heads: int) -> npt.NDArray[np.float32]:
+def unpermuted(weight: Values, num_heads: int) -> Values:
     """Undo the row order of llama's q and k in GGUF, which interleaves the halves of each head."""
     rows, columns = weight.shape
     halves = weight.reshape(num_heads, rows // num_heads // 2, 2, columns)
     return halves.swapaxes(1, 2).reshape(rows, columns)
-
-
-def _fingerprint(paths: list[Path]) -> str:
-    """Return names, sizes and times of files in one line."""
-    found = [(path.resolve(), path.stat()) for path in paths]
-    return ";".join(f"{path}:{stat.st_size}:{stat.st_mtime_ns}" for path, stat in found)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

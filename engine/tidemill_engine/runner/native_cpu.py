@@ -15,21 +15,20 @@ import numpy as np
 
 from tidemill_engine.errors import ModelLoadError
 from tidemill_engine.model_uri import find_model_path
-from tidemill_engine.models.native import PackedCopy, load_weights, shape_of
+from tidemill_engine.models.native import load_weights, shape_of
 from tidemill_engine.models.weights import open_weights
 from tidemill_engine.runner import machine
 from tidemill_engine.runner.base import RunnerInfo
 from tidemill_engine.runner.cpu import BlockCopies, Computed, CpuRunner
 from tidemill_engine.runner.memory import choose_cache_size, choose_max_model_len, keep_freed_memory
 from tidemill_kernels.native import (
-    CompilerMissing,
+    CompilerMissingError,
     NativeEngine,
     StepArrays,
     best_path,
     find_library,
     load_library,
 )
-from tidemill_kernels.native.build import default_cache
 from tidemill_kernels.native.library import Draw
 from tidemill_kernels.native.tuning import tune
 
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from tidemill_engine.batch import Batch
     from tidemill_engine.config import CoreConfig
     from tidemill_engine.model_uri import BuiltinModel, FileModel
-    from tidemill_engine.models.config import LlamaConfig
     from tidemill_engine.models.weights import WeightSource
     from tidemill_engine.runner.base import ReportProgress
     from tidemill_engine.runner.sampler import Floats, RowSampling
@@ -53,7 +51,7 @@ _HUGE_PAGES_FROM_BYTES = 8 << 20
 
 
 def find_kernels(config: CoreConfig) -> Path | None:
-    """Return the library to compute with, or None where torch is to do it: as told, for float32, or of need."""
+    """Return the library to compute with; None where torch is to do it: as told, for float32, or of need."""
     if config.model.kernels == "torch":
         return None
     if config.model.dtype == "float32":
@@ -61,12 +59,14 @@ def find_kernels(config: CoreConfig) -> Path | None:
     path = best_path(config.model.kernels)
     if path is None:
         if config.model.kernels != "auto":
-            raise ModelLoadError(f"this CPU can't run the {config.model.kernels} kernels", reason="InvalidConfig")
+            raise ModelLoadError(
+                f"this CPU can't run the {config.model.kernels} kernels", reason="InvalidConfig"
+            )
         logger.warning("there are no kernels for this CPU: torch computes, several times slower")
         return None
     try:
         return find_library(path)
-    except CompilerMissing as error:
+    except CompilerMissingError as error:
         logger.warning("%s: torch computes, several times slower", error)
         return None
 
@@ -110,18 +110,13 @@ def load_native_runner(
 def _load_engine(
     source: WeightSource, config: CoreConfig, library: Path, max_model_len: int, report: ReportProgress
 ) -> NativeEngine:
-    """Make the engine and fill it, from an earlier start's packed copy if there is one."""
+    """Make the engine and fill it."""
     weights = config.model.quantization or "bf16"
     shape = shape_of(
         source.config, block_size=config.cache.block_size, max_positions=max_model_len, weights=weights
     )
     engine = NativeEngine(load_library(library), shape, machine.num_threads())
-    copy = PackedCopy(default_cache().parent / "packed", library, shape, source.fingerprint())
-    if copy.read(engine):
-        report(source.total_bytes, source.total_bytes)
-        return engine
     load_weights(engine, source, report)
-    copy.write(engine)
     return engine
 
 
@@ -158,7 +153,9 @@ class NativeCache:
     def take_from(self, other: NativeCache, sources: IntArray, targets: IntArray) -> None:
         """Copy whole blocks of all layers from another cache, or from this one."""
         for mine, theirs in zip(
-            (*self._keys, *self._values), (*other._keys, *other._values), strict=True  # noqa: SLF001
+            (*self._keys, *self._values),
+            (*other._keys, *other._values),
+            strict=True,
         ):
             mine[targets] = theirs[sources]
 

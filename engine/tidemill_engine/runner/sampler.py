@@ -72,9 +72,7 @@ def sample(
     Row i's logits are `logits[places[i]]`, or `logits[i]`. Who has a faster way to draw brings it.
     """
     places = list(range(len(rows))) if places is None else places
-    reports = {
-        index: logits[places[index]].copy() for index, row in enumerate(rows) if _wants_logprobs(row)
-    }
+    reports = {index: logits[places[index]].copy() for index, row in enumerate(rows) if _wants_logprobs(row)}
     for place, row in zip(places, rows, strict=True):
         _adjust(logits[place], row)
     token_ids = [int(logits[place].argmax()) for place in places]
@@ -82,7 +80,9 @@ def sample(
         bool(np.isfinite(logits[place, token])) for place, token in zip(places, token_ids, strict=True)
     ]
     drawn = [index for index, row in enumerate(rows) if is_valid[index] and not row.is_greedy]
-    tokens = (draw_all or draw_each)(logits, [places[index] for index in drawn], [rows[index] for index in drawn])
+    tokens = (draw_all or draw_each)(
+        logits, [places[index] for index in drawn], [rows[index] for index in drawn]
+    )
     for index, token in zip(drawn, tokens, strict=True):
         token_ids[index] = token
     logprobs = {

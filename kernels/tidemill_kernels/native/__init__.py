@@ -3,14 +3,14 @@
 `src/` is one library, compiled once per path; a path is a set of instructions that a CPU has or has not.
 """
 
-from tidemill_kernels.native.build import CompilerMissing, find_library
+from tidemill_kernels.native.build import CompilerMissingError, find_library
 from tidemill_kernels.native.cpu import PATHS, KernelPath, best_path, supported_paths
 from tidemill_kernels.native.engine import EngineShape, NativeEngine, StepArrays
 from tidemill_kernels.native.library import load_library
 
 __all__ = [
     "PATHS",
-    "CompilerMissing",
+    "CompilerMissingError",
     "EngineShape",
     "KernelPath",
     "NativeEngine",

@@ -13,7 +13,9 @@ def main() -> None:
     """Build every path that this kind of machine could take, or those named."""
     names = [path.name for path in PATHS]
     parser = argparse.ArgumentParser(prog="python -m tidemill_kernels.native", description=main.__doc__)
-    parser.add_argument("paths", nargs="*", choices=[*names, []], help="default: all for this kind of machine")
+    parser.add_argument(
+        "paths", nargs="*", choices=[*names, []], help="default: all for this kind of machine"
+    )
     wanted = parser.parse_args().paths
     for path in PATHS:
         if path.name in wanted or (not wanted and platform.machine() in path.machines):

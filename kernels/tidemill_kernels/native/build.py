@@ -1,6 +1,6 @@
 """Compiles the library of one path, once: found ready in the package, found in a cache, or built into it.
 
-A library's name is a digest of sources, flags and path, so another version never loads an older one's. Several
+A library's name is a digest of sources, flags and path, so no version loads another's library. Several
 processes may build at once: one does, the others wait.
 """
 
@@ -29,7 +29,7 @@ COMPILERS = ("c++", "g++", "clang++")
 _TIMEOUT_SECONDS = 300
 
 
-class CompilerMissing(RuntimeError):
+class CompilerMissingError(RuntimeError):
     """There is neither a library nor a compiler that could make one; the message says what was looked for."""
 
 
@@ -52,7 +52,7 @@ def build_library(path: KernelPath, target: Path) -> Path:
     """Compile the path's library to `target`, which appears whole or not at all."""
     compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
     if compiler is None:
-        raise CompilerMissing(f"no C++ compiler was found (looked for {', '.join(COMPILERS)})")
+        raise CompilerMissingError(f"no C++ compiler was found (looked for {', '.join(COMPILERS)})")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with (target.parent / f"{target.name}.lock").open("w") as lock:
@@ -60,7 +60,7 @@ def build_library(path: KernelPath, target: Path) -> Path:
             if not target.exists():
                 _compile(compiler, path, target)
     except OSError as error:
-        raise CompilerMissing(f"{target.parent} can't be written: {error.strerror}") from error
+        raise CompilerMissingError(f"{target.parent} can't be written: {error.strerror}") from error
     return target
 
 
@@ -73,9 +73,11 @@ def _compile(compiler: str, path: KernelPath, target: Path) -> None:
         try:
             subprocess.run(command, check=True, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS)
         except subprocess.CalledProcessError as error:
-            raise CompilerMissing(f"{compiler} failed on the {path.name} kernels: {error.stderr[-2000:]}") from error
+            raise CompilerMissingError(
+                f"{compiler} failed on the {path.name} kernels: {error.stderr[-2000:]}"
+            ) from error
         except subprocess.TimeoutExpired as error:
-            raise CompilerMissing(f"{compiler} took over {_TIMEOUT_SECONDS} s") from error
+            raise CompilerMissingError(f"{compiler} took over {_TIMEOUT_SECONDS} s") from error
         output.replace(target)
     logger.info("compiled the %s kernels in %.1f s: %s", path.name, time.monotonic() - started, target)
 

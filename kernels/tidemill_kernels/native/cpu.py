@@ -36,9 +36,7 @@ PATHS = (
         features=(*_AVX512, "amx_tile", "amx_bf16", "amx_int8"),
         flags=(*_AVX512_FLAGS, "-mamx-tile", "-mamx-bf16", "-mamx-int8"),
     ),
-    KernelPath(
-        name="avx512", machines=("x86_64", "AMD64"), features=_AVX512, flags=_AVX512_FLAGS
-    ),
+    KernelPath(name="avx512", machines=("x86_64", "AMD64"), features=_AVX512, flags=_AVX512_FLAGS),
     KernelPath(
         name="avx2",
         machines=("x86_64", "AMD64"),

@@ -70,7 +70,7 @@ class EngineShape:
 
 @dataclass(frozen=True, kw_only=True)
 class StepArrays:
-    """One step, all int32: flat tokens, then sequences; `starts` has one entry more than there are sequences."""
+    """One step, all int32: flat tokens, then sequences; `starts` has one entry more than `lengths`."""
 
     token_ids: Array
     positions: Array
@@ -139,7 +139,7 @@ class NativeEngine:
         return np.ctypeslib.as_array((ctypes.c_uint8 * count).from_address(address))
 
     def set(self, part: Part, values: Array, layer: int = WHOLE_MODEL) -> None:
-        """Take in a part of the weights: `[rows, columns]` or `[size]`, float32, or uint16 that are bfloat16."""
+        """Take in a part: `[rows, columns]` or `[size]`, float32, or bfloat16 as uint16."""
         rows = np.ascontiguousarray(values.reshape(-1, values.shape[-1]))
         if rows.dtype not in {np.dtype(np.float32), np.dtype(np.uint16)}:
             raise TypeError(f"weights are float32 or bfloat16 as uint16, not {rows.dtype}")
@@ -152,16 +152,18 @@ class NativeEngine:
     def step(
         self, arrays: StepArrays, keys: Array, values: Array, *, wants_logits: bool
     ) -> tuple[Array, Array, Array | None]:
-        """Compute a step: the best token per logit row, whether its logits are numbers, and all logits if wanted.
+        """Compute a step: each row's best token, whether its logits are numbers, and all logits if wanted.
 
-        `keys` and `values`: each layer's cache address, uint64. The logits `[num_rows, vocab_size]` float32 are
-        a view that the next step overwrites.
+        `keys` and `values`: each layer's cache address, uint64. The logits `[num_rows, vocab_size]` float32
+        are a view that the next step overwrites.
         """
         count = len(arrays.logit_tokens)
         best = np.empty(count, dtype=np.int32)
         is_valid = np.empty(count, dtype=np.uint8)
         if wants_logits and len(self._logits) < count:
-            self._logits = np.empty((max(count, 2 * len(self._logits)), self.shape.vocab_size), dtype=np.float32)
+            self._logits = np.empty(
+                (max(count, 2 * len(self._logits)), self.shape.vocab_size), dtype=np.float32
+            )
         step = Step(
             num_tokens=len(arrays.token_ids),
             num_sequences=len(arrays.lengths),
@@ -208,7 +210,9 @@ class NativeEngine:
 
     def time_matrix(self, kind: int, num_rows: int, *, with_tiles: bool, repeats: int) -> float:
         """Return the least seconds of a product of that many rows with a matrix of that kind."""
-        return float(self._library.tm_engine_time_matrix(self._handle, kind, num_rows, int(with_tiles), repeats))
+        return float(
+            self._library.tm_engine_time_matrix(self._handle, kind, num_rows, int(with_tiles), repeats)
+        )
 
     def use_tiles(self, kind: int, bucket: int, *, with_tiles: bool) -> None:
         """Choose how products of a kind and a bucket of rows are computed."""

@@ -10,12 +10,27 @@ from pathlib import Path
 class ModelConfig(Structure):
     """`ModelConfig` of model.h."""
 
-    _fields_ = [  # noqa: RUF012 - ctypes
-        *((name, c_int32) for name in (
-            "num_layers", "hidden_size", "intermediate_size", "num_heads", "num_kv_heads", "head_dim",
-            "vocab_size", "max_positions", "block_size", "sliding_window", "has_qkv_bias", "has_qk_norm",
-            "format", "head_format", "num_threads",
-        )),
+    _fields_ = [
+        *(
+            (name, c_int32)
+            for name in (
+                "num_layers",
+                "hidden_size",
+                "intermediate_size",
+                "num_heads",
+                "num_kv_heads",
+                "head_dim",
+                "vocab_size",
+                "max_positions",
+                "block_size",
+                "sliding_window",
+                "has_qkv_bias",
+                "has_qk_norm",
+                "format",
+                "head_format",
+                "num_threads",
+            )
+        ),
         ("eps", c_float),
     ]
 
@@ -23,11 +38,19 @@ class ModelConfig(Structure):
 class Step(Structure):
     """`Step` of engine.h."""
 
-    _fields_ = [  # noqa: RUF012 - ctypes
+    _fields_ = [
         *((name, c_int64) for name in ("num_tokens", "num_sequences", "num_logits")),
-        *((name, c_void_p) for name in (
-            "token_ids", "positions", "starts", "lengths", "row_index", "block_table",
-        )),
+        *(
+            (name, c_void_p)
+            for name in (
+                "token_ids",
+                "positions",
+                "starts",
+                "lengths",
+                "row_index",
+                "block_table",
+            )
+        ),
         ("block_stride", c_int64),
         *((name, c_void_p) for name in ("keys", "values", "logit_tokens", "logits")),
         ("logit_stride", c_int64),
@@ -38,8 +61,12 @@ class Step(Structure):
 class Draw(Structure):
     """`Draw` of sampling.h."""
 
-    _fields_ = [  # noqa: RUF012 - ctypes
-        ("temperature", c_float), ("min_p", c_float), ("top_p", c_float), ("top_k", c_int32), ("number", c_double),
+    _fields_ = [
+        ("temperature", c_float),
+        ("min_p", c_float),
+        ("top_p", c_float),
+        ("top_k", c_int32),
+        ("number", c_double),
     ]
 
 
@@ -57,7 +84,8 @@ _SIGNATURES = {
     "tm_engine_time_matrix": (c_double, [c_void_p, c_int32, c_int64, c_int32, c_int32]),
     "tm_engine_set_way": (None, [c_void_p, c_int32, c_int32, c_int32]),
     "tm_engine_draw": (
-        None, [c_void_p, c_void_p, c_int64, c_int64, c_int64, c_void_p, POINTER(Draw), c_void_p],
+        None,
+        [c_void_p, c_void_p, c_int64, c_int64, c_int64, c_void_p, POINTER(Draw), c_void_p],
     ),
 }
 

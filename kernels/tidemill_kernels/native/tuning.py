@@ -91,7 +91,9 @@ def _read(path: Path) -> Choices | None:
         choices = json.loads(path.read_text())
     except (OSError, ValueError):
         return None
-    is_right = isinstance(choices, list) and [len(row) for row in choices] == [NUM_BUCKETS] * len(MATRIX_KINDS)
+    is_right = isinstance(choices, list) and [len(row) for row in choices] == [NUM_BUCKETS] * len(
+        MATRIX_KINDS
+    )
     return choices if is_right else None
 
 

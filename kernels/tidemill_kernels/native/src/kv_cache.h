@@ -1,7 +1,8 @@
 // How keys and values lie inside a block of the paged cache, so that both vector and tile kernels read them in place.
 //
 // A block is `[kv head][slots * padded head size]` bf16. Keys: tiles of 16 slots, `[head size / 2][16][2]`. Values:
-// pairs of slots, `[slots / 2][head size][2]`. Head sizes are padded to 32, slots to 16. Knows places; attends nothing.
+// pairs of slots, `[slots / 2][head size][2]`. Head sizes are padded to 32, slots to 16; a new
+// cache is all zeros, and padding stays so. Knows places; attends nothing.
 #pragma once
 
 #include "memory.h"

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "memory.h"
 #include "pool.h"
@@ -85,31 +86,45 @@ struct Source {
   bool is_bf16;
 
   float at(int64_t row, int64_t column) const {
-    if (row < 0 || column >= inputs) return 0;
     int64_t index = row * inputs + column;
     return is_bf16 ? to_float(static_cast<const bf16*>(data)[index]) : static_cast<const float*>(data)[index];
   }
+
+  // Copy a row, or zeros for -1, with zeros behind it.
+  void row(int64_t index, int64_t padded, float* to) const {
+    int64_t count = index < 0 ? 0 : inputs;
+    if (is_bf16) {
+      for (int64_t k = 0; k < count; k++) to[k] = to_float(static_cast<const bf16*>(data)[index * inputs + k]);
+    } else if (count > 0) {
+      std::memcpy(to, static_cast<const float*>(data) + index * inputs, count * sizeof(float));
+    }
+    std::memset(to + count, 0, (padded - count) * sizeof(float));
+  }
 };
 
-inline void pack_bf16_panel(const Source& source, const Matrix& into, int64_t panel) {
+inline void pack_bf16_panel(const Matrix& into, int64_t panel, const float* rows) {
+  int64_t inputs = into.shape.padded_inputs();
   bf16* to = (bf16*)into.panel(panel);
-  for (int column = 0; column < kPanel; column++) {
-    int64_t row = into.shape.source_row(panel * kPanel + column);
-    for (int64_t k = 0; k < into.shape.padded_inputs(); k++)
-      to[(k / 2) * (2 * kPanel) + column * 2 + (k & 1)] = to_bf16(source.at(row, k));
+  for (int64_t k = 0; k < inputs; k += 2, to += 2 * kPanel) {
+    for (int column = 0; column < kPanel; column++) {
+      to[column * 2] = to_bf16(rows[column * inputs + k]);
+      to[column * 2 + 1] = to_bf16(rows[column * inputs + k + 1]);
+    }
   }
 }
 
-inline void pack_int8_panel(const Source& source, const Matrix& into, int64_t panel) {
+inline void pack_int8_panel(const Matrix& into, int64_t panel, const float* rows) {
+  int64_t inputs = into.shape.padded_inputs();
   int8_t* to = (int8_t*)into.panel(panel);
   for (int column = 0; column < kPanel; column++) {
-    int64_t output = panel * kPanel + column, row = into.shape.source_row(output);
+    int64_t output = panel * kPanel + column;
+    const float* row = rows + column * inputs;
     float most = 0;
-    for (int64_t k = 0; k < into.shape.inputs; k++) most = std::max(most, std::fabs(source.at(row, k)));
+    for (int64_t k = 0; k < inputs; k++) most = std::max(most, std::fabs(row[k]));
     float scale = most > 0 ? most / 127 : 1;
     int32_t total = 0;
-    for (int64_t k = 0; k < into.shape.padded_inputs(); k++) {
-      int value = (int)std::lrintf(source.at(row, k) / scale);
+    for (int64_t k = 0; k < inputs; k++) {
+      int value = (int)std::lrintf(row[k] / scale);
       total += value;
       to[(k / 4) * (4 * kPanel) + column * 4 + (k & 3)] = (int8_t)value;
     }
@@ -120,14 +135,12 @@ inline void pack_int8_panel(const Source& source, const Matrix& into, int64_t pa
 
 // Whole numbers 0 .. 15 that stand for number * scale + least, as in GGUF's Q4_1, which therefore passes unchanged.
 // Byte b of quad q holds inputs 4q + b (low nibble) and 16 + 4q + b (high nibble).
-inline void pack_int4_panel(const Source& source, const Matrix& into, int64_t panel) {
+inline void pack_int4_panel(const Matrix& into, int64_t panel, const float* rows) {
   for (int64_t group = 0; group < into.shape.padded_inputs() / kGroup; group++) {
     uint8_t* to = into.panel(panel) + group * kInt4GroupBytes;
     uint16_t* halves = (uint16_t*)(to + kGroup / 2 * kPanel);
     for (int column = 0; column < kPanel; column++) {
-      int64_t row = into.shape.source_row(panel * kPanel + column);
-      float values[kGroup];
-      for (int i = 0; i < kGroup; i++) values[i] = source.at(row, group * kGroup + i);
+      const float* values = rows + column * into.shape.padded_inputs() + group * kGroup;
       auto [low, high] = std::minmax_element(values, values + kGroup);
       halves[column] = to_half((*high - *low) / 15);
       halves[kPanel + column] = to_half(*low);
@@ -144,11 +157,15 @@ inline void pack_int4_panel(const Source& source, const Matrix& into, int64_t pa
 // Pack a whole matrix into memory that holds `packed_bytes`, all threads at once.
 inline Matrix pack(Pool& pool, const Source& source, Shape shape, Format format, uint8_t* memory) {
   Matrix matrix = view_packed(memory, shape, format);
+  int64_t inputs = shape.padded_inputs();
   pool.run([&](int) {
+    std::vector<float> rows(kPanel * inputs);
     pool.each(shape.panels(), 1, [&](int64_t panel) {
-      if (format == Format::kBf16) pack_bf16_panel(source, matrix, panel);
-      else if (format == Format::kInt8) pack_int8_panel(source, matrix, panel);
-      else pack_int4_panel(source, matrix, panel);
+      for (int column = 0; column < kPanel; column++)
+        source.row(shape.source_row(panel * kPanel + column), inputs, rows.data() + column * inputs);
+      if (format == Format::kBf16) pack_bf16_panel(matrix, panel, rows.data());
+      else if (format == Format::kInt8) pack_int8_panel(matrix, panel, rows.data());
+      else pack_int4_panel(matrix, panel, rows.data());
     });
   });
   return matrix;
