@@ -115,6 +115,13 @@ def _add_engine_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--max-num-seqs", type=int, default=SchedulerConfig.max_num_seqs)
     group.add_argument("--max-num-batched-tokens", type=int, default=SchedulerConfig.max_num_batched_tokens)
     group.add_argument("--block-size", type=int, default=CacheConfig.block_size, help="tokens per KV block")
+    group.add_argument(
+        "--gpu-memory-utilization",
+        type=float,
+        default=CacheConfig.memory_utilization,
+        metavar="SHARE",
+        help="of the device's memory, or the memory limit on a CPU, for all that it holds (default 0.9)",
+    )
     group.add_argument("--kv-cache-memory-bytes", type=int, help="memory for the KV cache")
     group.add_argument("--num-kv-blocks", type=int, help="KV blocks, instead of memory")
     group.add_argument(
@@ -255,6 +262,7 @@ def make_config(arguments: argparse.Namespace, api_key: str | None) -> ServeConf
             block_size=arguments.block_size,
             num_blocks=arguments.num_kv_blocks,
             memory_bytes=arguments.kv_cache_memory_bytes,
+            memory_utilization=arguments.gpu_memory_utilization,
             is_prefix_caching=arguments.enable_prefix_caching,
             swap_bytes=int(arguments.swap_space * GIB),
         ),

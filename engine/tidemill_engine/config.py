@@ -70,11 +70,15 @@ class CacheConfig:
     num_blocks: int | None = None
     memory_bytes: int | None = None
     is_prefix_caching: bool = True
+    memory_utilization: float = 0.90
+    """Share of the memory limit that model, work space and cache may fill together."""
     swap_bytes: int = 0
     """CPU memory for the blocks of preempted requests; 0: they are recomputed."""
 
     def __post_init__(self) -> None:
         _require(self.swap_bytes >= 0, "swap_space", self.swap_bytes, ">= 0")
+        share = self.memory_utilization
+        _require(0.05 <= share <= 0.99, "gpu_memory_utilization", share, "between 0.05 and 0.99")
         is_power = self.block_size > 0 and self.block_size & (self.block_size - 1) == 0
         _require(
             is_power and self.block_size <= 1024, "block_size", self.block_size, "a power of two up to 1024"

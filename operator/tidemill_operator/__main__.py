@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import logging
 import os
+import re
 import socket
 import sys
 import uuid
@@ -12,6 +13,7 @@ from prometheus_client import disable_created_metrics
 
 from tidemill_operator import names
 from tidemill_operator.errors import OperatorError
+from tidemill_operator.manifests import PodSettings
 from tidemill_operator.runtime import Settings, run_operator
 
 
@@ -55,6 +57,17 @@ def make_parser() -> argparse.ArgumentParser:
         default=[],
         help="look after the services of this namespace only; may be repeated",
     )
+    for scheme, service in names.DOWNLOAD_SERVICES.items():
+        run.add_argument(
+            f"--{scheme}-endpoint", metavar="URL", help=f"{scheme}:// models come from here, not {service}"
+        )
+    run.add_argument(
+        "--propagate-label",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="hand this label of a service on to its Deployments and pods, besides Kueue's; may be repeated",
+    )
     run.add_argument(
         "--log-level", default="info", choices=("debug", "info", "warning", "error"), help="how much to log"
     )
@@ -75,6 +88,20 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         http_host=arguments.http_host,
         http_port=arguments.http_port,
         watch_namespaces=tuple(arguments.watch_namespace),
+        pods=_pod_settings(arguments),
+    )
+
+
+def _pod_settings(arguments: argparse.Namespace) -> PodSettings:
+    """Read what concerns pods; an endpoint that is no plain URL ends the process with a message."""
+    given = {scheme: getattr(arguments, f"{scheme}_endpoint") for scheme in names.DOWNLOAD_SERVICES}
+    for scheme, endpoint in given.items():
+        if endpoint and not re.fullmatch(r"https?://[^/?#@\s]+(/[^?#\s]*)?", endpoint):
+            form = "must be like https://hub.example.com"
+            sys.exit(f"tidemill-operator: --{scheme}-endpoint {form}, not {endpoint!r}")
+    return PodSettings(
+        endpoints={scheme: endpoint for scheme, endpoint in given.items() if endpoint},
+        propagated_labels=(*names.PROPAGATED_LABELS, *arguments.propagate_label),
     )
 
 

@@ -41,6 +41,7 @@ _PLACES: Final[Mapping[str, tuple[str, str]]] = {
     "Service": ("/api/v1", "services"),
     "Secret": ("/api/v1", "secrets"),
     "Event": ("/api/v1", "events"),
+    "PersistentVolumeClaim": ("/api/v1", "persistentvolumeclaims"),
     "Deployment": ("/apis/apps/v1", "deployments"),
     "ReplicaSet": ("/apis/apps/v1", "replicasets"),
     "ControllerRevision": ("/apis/apps/v1", "controllerrevisions"),
@@ -172,11 +173,11 @@ class Api:
         except (TimeoutError, aiohttp.ClientError, ApiException, OSError) as error:
             raise _no_answer(f"WATCH {path}", error) from error
 
-    async def apply(self, manifest: Object) -> Object:
+    async def apply(self, manifest: Object, *, is_dry_run: bool = False) -> Object:
         """Server-side apply one object as the operator, taking over fields that others wrote."""
-        return await self._request(
-            "PATCH", _place_of(manifest).path, query=_apply_query(), body=manifest, content_type=_APPLY
-        )
+        query = {**_apply_query(), "dryRun": "All"} if is_dry_run else _apply_query()
+        path = _place_of(manifest).path
+        return await self._request("PATCH", path, query=query, body=manifest, content_type=_APPLY)
 
     async def apply_status(self, manifest: Object) -> Object:
         """Server-side apply the status subresource; the object must exist."""

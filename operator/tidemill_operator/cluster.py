@@ -16,6 +16,7 @@ operator's own namespace, all others are cluster-wide or, with --watch-namespace
     ""                     services                       get list watch create patch delete
     ""                     secrets                        get create
     ""                     secrets                        patch   (operator's namespace, the gateways' keys)
+    ""                     persistentvolumeclaims         get list watch create patch delete
     ""                     events                         get create patch
     discovery.k8s.io       endpointslices                 get list watch create patch delete
     networking.k8s.io      ingresses                      get list watch create patch delete
@@ -138,6 +139,11 @@ class Cluster:
         found = await asyncio.gather(*(self._get_typed(place) for place in places))
         return [observed.child_view(obj, service) for obj in found if obj is not None]
 
+    async def check(self, plan: Plan) -> None:
+        """Have the API server check what a plan would write; raise what it says."""
+        for manifest in plan.checks:
+            await self._api.apply(manifest, is_dry_run=True)
+
     async def execute(self, key: Key, plan: Plan, versions: Mapping[ObjectKey, str]) -> None:
         """Carry out everything but status and events; stop at the first failure."""
         for manifest in plan.secrets:
@@ -226,6 +232,7 @@ def single_children(name: str) -> list[ObjectKey]:
         ("EndpointSlice", names.gateway_slice_name(name)),
         ("Ingress", names.ingress_name(name)),
         ("PodDisruptionBudget", names.disruption_budget_name(name)),
+        ("PersistentVolumeClaim", names.cache_claim_name(name)),
     ]
 
 

@@ -45,6 +45,14 @@ ANNOTATION_WITHOUT_SURGE: Final = f"{GROUP}/withoutSurge"
 ANNOTATION_DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
 
 ENGINE_CONTAINER: Final = "engine"
+DOWNLOAD_CONTAINER: Final = "download"
+DOWNLOAD_SERVICES: Final = {
+    "hf": "https://huggingface.co",
+    "s3": "https://s3.REGION.amazonaws.com",
+    "gs": "https://storage.googleapis.com",
+}
+PROPAGATED_LABELS: Final = ("kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class")
+
 ENGINE_PORT: Final = 8000
 ENGINE_PORT_NAME: Final = "http"
 ENGINE_ADMIN_PORT: Final = 8001
@@ -96,6 +104,11 @@ def gateway_slice_name(service: str) -> str:
 def admin_secret_name(service: str) -> str:
     """Name the Secret that holds the bearer token of the engines' admin port."""
     return f"{service}-admin-token"
+
+
+def cache_claim_name(service: str) -> str:
+    """Name the volume claim that keeps a service's downloads."""
+    return f"{service}-model-cache"
 
 
 def ingress_name(service: str) -> str:

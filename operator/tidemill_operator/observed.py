@@ -129,6 +129,7 @@ class Refusal:
 
     what: str
     message: str
+    reason: str = "WriteRefused"
 
 
 @dataclass(frozen=True, kw_only=True)

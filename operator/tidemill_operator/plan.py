@@ -17,7 +17,8 @@ from tidemill_operator.desired import desired_replicas
 from tidemill_operator.errors import InvalidSpec
 from tidemill_operator.failures import Failure, find_failure
 from tidemill_operator.leftovers import find_leftovers
-from tidemill_operator.manifests import Context, Manifest
+from tidemill_operator.manifests import Context, Manifest, PodSettings
+from tidemill_operator.model_source import ImageSource
 from tidemill_operator.observed import Observed, PodView
 from tidemill_operator.ownership import find_obstacle
 from tidemill_operator.replicas import Replicas, decide_replicas
@@ -26,6 +27,7 @@ from tidemill_operator.spec import parse
 
 Raw = Mapping[str, Any]
 
+DEFAULT_SETTINGS: Final = PodSettings()
 # Engines tell nobody when they have finished, so they are asked.
 WHILE_DRAINING_SECONDS: Final = 1.0
 WHILE_CANARY_SECONDS: Final = 5.0
@@ -36,10 +38,12 @@ class Plan:
     """Everything that one run does, in this order: ensured secrets, pods, applies, deletes, status, events.
 
     `asks`: pods whose load must be known first; a plan with any is made again before anything is done.
-    `lowered`: Deployments that may be written only as they were seen. `obstacle`: what keeps the run from
-    acting and may go away without any event, so that it is tried again. `again_seconds`: when to look again.
+    `checks` are tried on the API server before anything is written. `lowered`: Deployments that may be
+    written only as they were seen. `obstacle`: what keeps the run from acting and may go away without any
+    event, so that it is tried again. `again_seconds`: when to look again.
     """
 
+    checks: tuple[Manifest, ...] = ()
     secrets: tuple[Manifest, ...] = ()
     pods: tuple[PodChange, ...] = ()
     applies: tuple[Manifest, ...] = ()
@@ -53,7 +57,12 @@ class Plan:
 
 
 def make_plan(
-    service: Raw, observed: Observed, engine_image: str, now: str, scaling: ScalingView | None = None
+    service: Raw,
+    observed: Observed,
+    engine_image: str,
+    now: str,
+    scaling: ScalingView | None = None,
+    settings: PodSettings = DEFAULT_SETTINGS,
 ) -> Plan:
     """Decide what to write for one service at a time given in the API's form.
 
@@ -71,6 +80,8 @@ def make_plan(
         spec=spec,
         engine_image=engine_image,
         desired_replicas=desired_replicas(spec, service.get("status") or {}, observed, scaling),
+        settings=settings,
+        propagated_labels=settings.labels_of(service),
     )
     if observed.namespace_is_leaving:
         return _plan_of_leaving(service, context, observed, now)
@@ -109,6 +120,7 @@ def _plan_children(
     has_secret = observed.child("Secret", names.admin_secret_name(context.name)) is not None
     lowered = frozenset(names.deployment_name(context.name, lowered) for lowered in replicas.lowered)
     return Plan(
+        checks=_checks(context, fresh, is_new=frozen is None),
         secrets=() if has_secret else (manifests.build_admin_secret(context),),
         pods=replicas.changes,
         applies=(
@@ -139,6 +151,14 @@ def _plan_of_leaving(service: Raw, context: Context, observed: Observed, now: st
     if ingress is None or not ingress.is_owned:
         return plan
     return replace(plan, deletes=(Delete(kind=ingress.kind, name=ingress.name, uid=ingress.uid),))
+
+
+def _checks(context: Context, template: Manifest, *, is_new: bool) -> tuple[Manifest, ...]:
+    """Have a new template checked before it is frozen, if not every API server would take it."""
+    is_plain = not context.spec.template and not isinstance(context.spec.model.source, ImageSource)
+    if not is_new or is_plain:
+        return ()
+    return (manifests.build_deployment(context, context.spec.revision, template, 0),)
 
 
 def _plan_without_action(service: Raw, observed: Observed, problem: Failure, now: str) -> Plan:
@@ -199,6 +219,7 @@ def _wanted_others(context: Context, observed: Observed) -> list[Manifest]:
         manifests.build_replicas_service(context),
         manifests.build_endpoint_slice(context, observed.gateways),
         manifests.build_disruption_budget(context),
+        manifests.build_cache_claim(context),
         manifests.build_ingress(context),
     ]
     return [manifest for manifest in built if manifest is not None]
@@ -217,7 +238,7 @@ def _situation(
     refusal = observed.refusal
     problem = None
     if refusal is not None:
-        problem = Failure(reason="WriteRefused", message=f"{refusal.what}: {refusal.message}"[:600])
+        problem = Failure(reason=refusal.reason, message=f"{refusal.what}: {refusal.message}"[:600])
     return Situation(
         problem=problem,
         is_suspended=spec.suspend,

@@ -17,6 +17,7 @@ from tidemill_operator.claims import Claims
 from tidemill_operator.cluster import Cluster, Reading
 from tidemill_operator.errors import ApiError, ObstacleError
 from tidemill_operator.keys import Key
+from tidemill_operator.manifests import PodSettings
 from tidemill_operator.observed import Observed, Refusal
 from tidemill_operator.plan import Plan, make_plan
 from tidemill_operator.pod_changes import PodChanger
@@ -68,6 +69,7 @@ class Reconciler:
     pods: PodChanger
     on_leaving: Callable[[Key, str], object] = _nobody_waits
     scaling: Scaling = field(default_factory=NoScaling)
+    settings: PodSettings = field(default_factory=PodSettings)
 
     async def run(self, key: Key) -> Outcome | Again:
         """Bring one service closer to its spec; raise what should be tried again later."""
@@ -87,7 +89,10 @@ class Reconciler:
         observed, plan = await self._plan_knowing(service, replace(reading, observed=observed), scaling)
         if observed.namespace_is_leaving:
             self.on_leaving(key, uid)
+        reason = "InvalidTemplate"
         try:
+            await self.cluster.check(plan)
+            reason = "WriteRefused"
             await self.pods.carry_out(key.namespace, plan.pods, reading.admin_token)
             await self.cluster.execute(key, plan, reading.versions)
         except ApiError as error:
@@ -96,7 +101,7 @@ class Reconciler:
                 return Again(seconds=AFTER_CONFLICT_SECONDS)
             if not error.is_refusal:
                 raise
-            refusal = Refusal(what=error.request, message=error.message)
+            refusal = Refusal(what=error.request, message=error.message, reason=reason)
             observed = replace(observed, refusal=refusal)
             await self._tell(service, self._plan(service, observed, scaling))
             if observed.namespace_is_leaving:
@@ -124,7 +129,7 @@ class Reconciler:
 
     def _plan(self, service: Object, observed: Observed, scaling: ScalingView | None) -> Plan:
         now = self.now().strftime("%Y-%m-%dT%H:%M:%SZ")
-        return make_plan(service, observed, self.engine_image, now, scaling)
+        return make_plan(service, observed, self.engine_image, now, scaling, self.settings)
 
     async def _tell(self, service: Object, plan: Plan) -> None:
         """Write status when it says something new, then the events."""

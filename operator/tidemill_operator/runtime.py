@@ -27,6 +27,7 @@ from tidemill_operator.informer import Informer
 from tidemill_operator.key_projector import KeyProjector
 from tidemill_operator.keys import Key
 from tidemill_operator.leader import LeaderElector, LeadershipLostError
+from tidemill_operator.manifests import PodSettings
 from tidemill_operator.pod_changes import PodChanger
 from tidemill_operator.queue import Again, Outcome, Pace, WorkQueue
 from tidemill_operator.reconcile import Reconciler
@@ -57,6 +58,7 @@ class Settings:
     http_port: int = names.OPERATOR_HTTP_PORT
     watch_namespaces: tuple[str, ...] = ()
     pace: Pace = field(default_factory=Pace)
+    pods: PodSettings = field(default_factory=PodSettings)
 
 
 class Operator:
@@ -78,6 +80,7 @@ class Operator:
             now=self._clock.now,
             on_leaving=self._on_leaving,
             pods=PodChanger(self._cluster, engines),
+            settings=settings.pods,
         )
         lease = Place(kind="Lease", namespace=settings.operator_namespace, name=settings.lease_name)
         self._elector = LeaderElector(api, lease, settings.identity, self._clock)

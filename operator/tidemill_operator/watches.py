@@ -36,6 +36,7 @@ WATCHED_CHILDREN: Final = (
     "EndpointSlice",
     "Ingress",
     "PodDisruptionBudget",
+    "PersistentVolumeClaim",
 )
 
 

@@ -23,6 +23,13 @@ def test_a_limit_leaves_nine_tenths_less_the_model_and_the_api_process() -> None
     assert size.num_blocks == 9000 - 2000 - 512
 
 
+def test_another_share_of_the_limit_may_be_given() -> None:
+    facts = MemoryFacts(
+        limit_bytes=10_000 * MIB, available_bytes=64 * GIB, used_bytes=2000 * MIB, usable_share=0.5
+    )
+    assert size_cache(facts, make_demand()).num_blocks == 5000 - 2000 - 512
+
+
 def test_without_a_limit_it_takes_a_quarter_of_what_is_available_and_at_most_4_gib() -> None:
     assert size_cache(make_facts(available=8 * GIB), make_demand()).num_blocks == 2048
     assert size_cache(make_facts(available=64 * GIB), make_demand()).num_blocks == 4096

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tidemill_engine.errors import ModelLoadError
 
-USABLE_SHARE_OF_LIMIT = 0.90
+DEFAULT_USABLE_SHARE = 0.90
 API_PROCESS_BYTES = 512 * 1024**2
 SHARE_OF_AVAILABLE_WITHOUT_LIMIT = 0.25
 MOST_BYTES_WITHOUT_LIMIT = 4 * 1024**3
@@ -23,6 +23,7 @@ class MemoryFacts:
     limit_bytes: int | None
     available_bytes: int
     used_bytes: int
+    usable_share: float = DEFAULT_USABLE_SHARE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,10 +69,10 @@ def size_cache(
 def _budget_bytes(facts: MemoryFacts) -> int:
     """Return the bytes that may go to the cache."""
     if facts.limit_bytes is None:
-        usable = int(USABLE_SHARE_OF_LIMIT * facts.available_bytes) - API_PROCESS_BYTES
+        usable = int(facts.usable_share * facts.available_bytes) - API_PROCESS_BYTES
         share = int(SHARE_OF_AVAILABLE_WITHOUT_LIMIT * facts.available_bytes)
         return min(usable, share, MOST_BYTES_WITHOUT_LIMIT)
-    return int(USABLE_SHARE_OF_LIMIT * facts.limit_bytes) - facts.used_bytes - API_PROCESS_BYTES
+    return int(facts.usable_share * facts.limit_bytes) - facts.used_bytes - API_PROCESS_BYTES
 
 
 def _too_little(facts: MemoryFacts, demand: CacheDemand, budget: int) -> str:

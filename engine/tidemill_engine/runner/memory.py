@@ -33,6 +33,7 @@ def choose_cache_size(config: CoreConfig, bytes_per_block: int, max_model_len: i
         limit_bytes=machine.memory_limit_bytes(),
         available_bytes=machine.available_memory_bytes(),
         used_bytes=machine.used_memory_bytes(),
+        usable_share=config.cache.memory_utilization,
     )
     demand = CacheDemand(
         bytes_per_block=bytes_per_block,

@@ -5,7 +5,8 @@ what exists in the cluster and what else is planned.
 """
 
 from tidemill_operator.manifests.admin_secret import build_admin_secret
-from tidemill_operator.manifests.context import Context, Manifest
+from tidemill_operator.manifests.cache_claim import build_cache_claim
+from tidemill_operator.manifests.context import Context, Manifest, PodSettings
 from tidemill_operator.manifests.controller_revision import build_controller_revision
 from tidemill_operator.manifests.deployment import build_deployment
 from tidemill_operator.manifests.disruption_budget import build_disruption_budget
@@ -17,7 +18,9 @@ from tidemill_operator.manifests.services import build_client_service, build_rep
 __all__ = [
     "Context",
     "Manifest",
+    "PodSettings",
     "build_admin_secret",
+    "build_cache_claim",
     "build_client_service",
     "build_controller_revision",
     "build_deployment",

@@ -1,12 +1,30 @@
 """What every builder needs to know, and the metadata that all children share."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from tidemill_operator import names
 from tidemill_operator.spec import ServiceSpec
 
 Manifest = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodSettings:
+    """What the operator's administrator decides for all pods: endpoints per scheme, labels handed on."""
+
+    endpoints: Mapping[str, str] = field(default_factory=dict)
+    propagated_labels: tuple[str, ...] = names.PROPAGATED_LABELS
+
+    def endpoint_of(self, scheme: str) -> str | None:
+        """Give the address that downloads of a scheme go to; None for the public one."""
+        return self.endpoints.get(scheme)
+
+    def labels_of(self, service: Mapping[str, Any]) -> dict[str, str]:
+        """Choose the labels of an InferenceService that its Deployments and pods get too."""
+        labels = service["metadata"].get("labels") or {}
+        return {key: labels[key] for key in sorted(self.propagated_labels) if key in labels}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +37,8 @@ class Context:
     spec: ServiceSpec
     engine_image: str
     desired_replicas: int
+    settings: PodSettings = field(default_factory=PodSettings)
+    propagated_labels: Mapping[str, str] = field(default_factory=dict)
 
 
 def child_metadata(context: Context, name: str, labels: dict[str, str] | None = None) -> Manifest:

@@ -1,7 +1,12 @@
 """The Deployment of one revision. Its template never changes, so its own rollout strategy never acts."""
 
+from typing import Final
+
 from tidemill_operator import names
 from tidemill_operator.manifests.context import Context, Manifest, child_metadata
+from tidemill_operator.model_source import DownloadSource
+
+SPARE_SECONDS: Final = 120
 
 
 def build_deployment(
@@ -11,7 +16,7 @@ def build_deployment(
 
     `lacking_device`: why the rollout goes on without surge; kept here, so that it ends as it began.
     """
-    labels = names.revision_labels(context.name, revision)
+    labels = {**context.propagated_labels, **names.revision_labels(context.name, revision)}
     metadata = child_metadata(context, names.deployment_name(context.name, revision), labels)
     metadata["annotations"] = {names.ANNOTATION_REPLICAS: str(replicas)}
     if lacking_device:
@@ -23,9 +28,16 @@ def build_deployment(
         "spec": {
             "replicas": replicas,
             "revisionHistoryLimit": 1,
-            "progressDeadlineSeconds": context.spec.model.load_timeout_seconds + 120,
+            "progressDeadlineSeconds": progress_deadline_seconds(context),
             "selector": {"matchLabels": names.revision_selector_labels(context.name, revision)},
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
             "template": template,
         },
     }
+
+
+def progress_deadline_seconds(context: Context) -> int:
+    """Give a start the time that it may take: to load, and before that to download."""
+    model = context.spec.model
+    num_stages = 2 if isinstance(model.source, DownloadSource) else 1
+    return num_stages * model.load_timeout_seconds + SPARE_SECONDS

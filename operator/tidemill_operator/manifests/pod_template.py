@@ -1,11 +1,17 @@
-"""The pod template of the spec's revision: one engine container, run with as few rights as it needs."""
+"""The pod template of the spec's revision: one engine container, run with as few rights as it needs.
+
+What the person wrote under spec.template is laid over it; their own containers become native sidecars, which
+start before the engine and end after it, so that a draining engine is never without them.
+"""
 
 import math
-from collections.abc import Mapping
 from typing import Final
 
 from tidemill_operator import names
 from tidemill_operator.manifests.context import Context, Manifest
+from tidemill_operator.manifests.engine_args import TERMINATION_LOG, engine_args
+from tidemill_operator.manifests.merge import merge
+from tidemill_operator.manifests.model_files import ModelFiles, arrange_model
 from tidemill_operator.spec import ServiceSpec
 
 USER_ID: Final = 65532
@@ -13,74 +19,84 @@ STARTUP_PERIOD_SECONDS: Final = 2
 GRACE_AFTER_DRAIN_SECONDS: Final = 20
 # An engine that hangs has no streams worth waiting for.
 GRACE_AFTER_FAILED_PROBE_SECONDS: Final = 30
-TERMINATION_LOG: Final = "/dev/termination-log"
 GPU_RESOURCE_SUFFIX: Final = "/gpu"
+# NCCL keeps its buffers between the GPUs of a pod there; a container's own /dev/shm has 64 MiB.
+SHARED_MEMORY_GIB_PER_GPU: Final = 1
+LEAST_SHARED_MEMORY_GIB: Final = 2
 
 
 def build_pod_template(context: Context) -> Manifest:
     """Build the template as this version of the operator would have it."""
+    template = merge(_own_template(context), context.spec.template)
+    return _with_sidecars(template)
+
+
+def num_gpus(spec: ServiceSpec) -> int:
+    """Count the GPUs of any vendor that a replica asks for."""
+    asked = {**(spec.resources.get("requests") or {}), **(spec.resources.get("limits") or {})}
+    return sum(int(count) for name, count in asked.items() if name.endswith(GPU_RESOURCE_SUFFIX))
+
+
+def _own_template(context: Context) -> Manifest:
     spec = context.spec
+    engine = _engine_container(context)
+    files = arrange_model(context, engine)
+    engine["args"] = engine_args(spec, files.engine_uri)
+    engine["volumeMounts"] += files.mounts
+    pod: Manifest = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": spec.drain_timeout_seconds + GRACE_AFTER_DRAIN_SECONDS,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER_ID,
+            "runAsGroup": USER_ID,
+            "fsGroup": USER_ID,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "topologySpreadConstraints": _spread(context),
+        "containers": [engine],
+        "volumes": [*_volumes(context), *files.volumes],
+    }
     return {
         "metadata": {
-            "labels": names.pod_labels(context.name, spec.revision),
+            "labels": {**context.propagated_labels, **names.pod_labels(context.name, spec.revision)},
             "annotations": {"kubectl.kubernetes.io/default-container": names.ENGINE_CONTAINER},
         },
-        "spec": {
-            "automountServiceAccountToken": False,
-            "enableServiceLinks": False,
-            "terminationGracePeriodSeconds": spec.drain_timeout_seconds + GRACE_AFTER_DRAIN_SECONDS,
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": USER_ID,
-                "runAsGroup": USER_ID,
-                "fsGroup": USER_ID,
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
-            "containers": [_engine_container(context)],
-            "volumes": _volumes(context),
-        },
+        "spec": {**pod, **_optional(files)},
     }
 
 
-def engine_args(spec: ServiceSpec) -> list[str]:
-    """Write the engine's command line; what the person added comes last and so wins."""
-    args = [
-        "serve",
-        spec.model.uri,
-        "--served-model-name",
-        *spec.model.served_names,
-        "--host",
-        "0.0.0.0",  # noqa: S104 - a pod's own address is what Services reach
-        "--port",
-        str(names.ENGINE_PORT),
-        "--admin-host",
-        "0.0.0.0",  # noqa: S104 - guarded by the token
-        "--admin-port",
-        str(names.ENGINE_ADMIN_PORT),
-        "--admin-token-file",
-        names.ADMIN_TOKEN_FILE,
-        "--drain-timeout",
-        str(spec.drain_timeout_seconds),
-        "--termination-log",
-        TERMINATION_LOG,
+def _optional(files: ModelFiles) -> Manifest:
+    """Give the parts that only some sources need."""
+    parts = {"initContainers": list(files.init_containers), "imagePullSecrets": list(files.pull_secrets)}
+    return {key: value for key, value in parts.items() if value}
+
+
+def _with_sidecars(template: Manifest) -> Manifest:
+    """Move containers other than the engine's beside it, as native sidecars."""
+    pod = template["spec"]
+    beside = [c for c in pod["containers"] if c["name"] != names.ENGINE_CONTAINER]
+    if not beside:
+        return template
+    before = [*pod.get("initContainers", []), *({**c, "restartPolicy": "Always"} for c in beside)]
+    engine = [c for c in pod["containers"] if c["name"] == names.ENGINE_CONTAINER]
+    return {**template, "spec": {**pod, "initContainers": before, "containers": engine}}
+
+
+def _spread(context: Context) -> list[Manifest]:
+    """Spread a revision's replicas over zones and nodes as far as that keeps nothing from running."""
+    labels = names.revision_selector_labels(context.name, context.spec.revision)
+    return [
+        {
+            "maxSkew": 1,
+            "topologyKey": key,
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": labels},
+        }
+        for key in ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
     ]
-    optional: Mapping[str, str | int | None] = {
-        "--dtype": spec.engine.dtype,
-        "--max-model-len": spec.engine.max_model_len,
-        "--max-num-seqs": spec.engine.max_num_seqs,
-        "--max-num-batched-tokens": spec.engine.max_num_batched_tokens,
-        "--block-size": spec.engine.block_size,
-    }
-    for flag, value in optional.items():
-        if value is not None:
-            args += [flag, str(value)]
-    return [*args, *spec.engine.args]
-
-
-def wants_gpu(spec: ServiceSpec) -> bool:
-    """Tell whether a replica asks for a GPU of any vendor."""
-    asked = {**(spec.resources.get("requests") or {}), **(spec.resources.get("limits") or {})}
-    return any(name.endswith(GPU_RESOURCE_SUFFIX) for name in asked)
 
 
 def _engine_container(context: Context) -> Manifest:
@@ -89,7 +105,6 @@ def _engine_container(context: Context) -> Manifest:
         "name": names.ENGINE_CONTAINER,
         "image": spec.engine.image or context.engine_image,
         "command": ["tidemill-engine"],
-        "args": engine_args(spec),
         "env": _environment(spec),
         "ports": [
             {"name": names.ENGINE_PORT_NAME, "containerPort": names.ENGINE_PORT, "protocol": "TCP"},
@@ -122,7 +137,7 @@ def _engine_container(context: Context) -> Manifest:
             {"name": "admin-token", "mountPath": names.ADMIN_TOKEN_DIRECTORY, "readOnly": True},
         ],
     }
-    if wants_gpu(spec):
+    if num_gpus(spec):
         container["volumeMounts"].append({"name": "shm", "mountPath": "/dev/shm"})  # noqa: S108
     if spec.resources:
         container["resources"] = {key: dict(value) for key, value in spec.resources.items()}
@@ -147,6 +162,8 @@ def _probe(path: str, *, period_seconds: int) -> Manifest:
 def _volumes(context: Context) -> list[Manifest]:
     token = {"secretName": names.admin_secret_name(context.name), "defaultMode": 0o440}
     volumes: list[Manifest] = [{"name": "tmp", "emptyDir": {}}, {"name": "admin-token", "secret": token}]
-    if wants_gpu(context.spec):
-        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
+    gpus = num_gpus(context.spec)
+    if gpus:
+        gibibytes = max(LEAST_SHARED_MEMORY_GIB, SHARED_MEMORY_GIB_PER_GPU * gpus)
+        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{gibibytes}Gi"}})
     return volumes
