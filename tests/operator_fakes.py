@@ -72,6 +72,7 @@ class FakeApi:
         self.num_writes = 0
         self.dies_at: int | None = None
         self.refuses: set[str] = set()
+        self.checked: list[Object] = []
         self.cache = Cache()
         self._ids = itertools.count(1)
 
@@ -81,7 +82,12 @@ class FakeApi:
     async def get(self, place: Place) -> Object | None:
         return copy.deepcopy(self.objects.get((place.kind, place.namespace, place.name)))
 
-    async def apply(self, manifest: Object) -> Object:
+    async def apply(self, manifest: Object, *, is_dry_run: bool = False) -> Object:
+        if is_dry_run:
+            self.checked.append(manifest)
+            if "Check" in self.refuses:
+                raise ApiError(status=422, reason="Invalid", message="no such toleration", request="PATCH")
+            return manifest
         self._write(manifest["kind"])
         metadata = manifest["metadata"]
         seen = metadata.get("resourceVersion")

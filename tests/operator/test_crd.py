@@ -45,8 +45,19 @@ REFUSED: dict[str, tuple[Object, str]] = {
     "a name that is too long": (make(name="n" * 41), "at most 40 characters"),
     "a name that no Service may have": (make(name="9lives"), "must begin with a letter"),
     "no model": (make({"model": None}), "spec.model: Required value"),
-    "an unknown scheme": (make(model(uri="ftp://x")), "must begin with builtin://, file:// or sim://"),
-    "a scheme that comes later": (make(model(uri="hf://a/b")), "not supported yet"),
+    "an unknown scheme": (make(model(uri="ftp://x")), "must begin with hf://, s3://, gs://, pvc://"),
+    "a path that leads upwards": (make(model(uri="pvc://weights/../x")), "must not lead upwards"),
+    "a claim without a name": (make(model(uri="pvc:///x")), "must look like pvc://CLAIM/PATH"),
+    "an image without a registry": (make(model(uri="oci://model:v1")), "oci://REGISTRY/REPOSITORY:TAG"),
+    "a revision of what has none": (make(model(revision="v1")), "spec.model.revision is for hf:// models"),
+    "a cache without downloads": (make(model(cache={"size": "1Gi"})), "so it is for hf://, s3:// and gs://"),
+    "a secret for nothing": (make(model(secretRef={"name": "s"})), "spec.model.secretRef is for"),
+    "a block of an odd size": (make({"engine": {"kvCache": {"blockSize": 48}}}), "must be a power of two"),
+    "watermarks in the wrong order": (
+        make({"engine": {"kvCache": {"watermarks": {"highPercent": 96}}}}),
+        "must rise from lowPercent",
+    ),
+    "an unknown policy": (make({"engine": {"schedulingPolicy": "best"}}), '"fifo", "sjf", "priority"'),
     "a file that is not absolute": (make(model(uri="file://x.gguf")), "absolute path with three slashes"),
     "a scheme without a model": (make(model(uri="builtin://")), "needs a model name after the scheme"),
     "white space in the uri": (make(model(uri="sim://a b")), "must not contain white space"),
@@ -193,7 +204,13 @@ TAKEN = {
                 "maxModelLen": 4096,
                 "maxNumSeqs": 64,
                 "maxNumBatchedTokens": 2048,
-                "kvCache": {"blockSize": 32},
+                "schedulingPolicy": "slo",
+                "kvCache": {
+                    "memoryUtilizationPercent": 85,
+                    "blockSize": 32,
+                    "swapSpace": "1Gi",
+                    "watermarks": {"highPercent": 80, "lowPercent": 60, "criticalPercent": 90},
+                },
             },
             "resources": {
                 "requests": {"cpu": "500m", "memory": 1073741824},
@@ -208,6 +225,9 @@ TAKEN = {
             "suspend": True,
         }
     ),
+    "a model on a volume": make(model(uri="pvc://weights/llama")),
+    "a model in an image": make(model(uri="oci://r.example/o/m:v1?path=a", secretRef={"name": "s"})),
+    "a template": make({"template": {"spec": {"nodeSelector": {"a": "b"}, "containers": [{"name": "x"}]}}}),
     "scaling in full": make(
         auto(
             minReplicas=4,

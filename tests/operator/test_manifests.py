@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from operator_builders import IMAGE, make_context
+from operator_builders import IMAGE, make_context, make_service
+from tidemill_engine.__main__ import make_config, make_parser
 from tidemill_operator import manifests, names
 from tidemill_operator.observed import GatewayView
 
@@ -103,8 +105,134 @@ def test_home_is_writable_unless_the_person_says_otherwise() -> None:
 @pytest.mark.parametrize("where", ["requests", "limits"])
 def test_a_gpu_brings_shared_memory(where: str) -> None:
     spec = pod_spec({"resources": {where: {"nvidia.com/gpu": 1}}})
-    assert {"name": "shm", "emptyDir": {"medium": "Memory"}} in spec["volumes"]
+    assert {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "2Gi"}} in spec["volumes"]
+    assert {"name": "shm", "mountPath": "/dev/shm"} in spec["containers"][0]["volumeMounts"]
     assert "shm" not in {volume["name"] for volume in pod_spec()["volumes"]}
+
+
+def test_shared_memory_grows_with_the_gpus_that_talk_through_it() -> None:
+    spec = pod_spec({"resources": {"limits": {"nvidia.com/gpu": "8"}}})
+    assert {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "8Gi"}} in spec["volumes"]
+
+
+def test_replicas_of_a_revision_spread_where_they_can() -> None:
+    spreads = pod_spec()["topologySpreadConstraints"]
+    assert [s["topologyKey"] for s in spreads] == ["topology.kubernetes.io/zone", "kubernetes.io/hostname"]
+    assert {s["whenUnsatisfiable"] for s in spreads} == {"ScheduleAnyway"}
+    revision = make_context().spec.revision
+    assert spreads[0]["labelSelector"]["matchLabels"] == names.revision_selector_labels("chat", revision)
+
+
+def test_the_kv_cache_and_the_policy_reach_the_engine() -> None:
+    cache = {
+        "memoryUtilizationPercent": 85,
+        "swapSpace": "1536Mi",
+        "watermarks": {"highPercent": 80, "lowPercent": 60},
+    }
+    text = " ".join(engine({"engine": {"kvCache": cache, "schedulingPolicy": "slo"}})["args"])
+    for words in (
+        "--gpu-memory-utilization 0.85",
+        "--swap-space 1.5",
+        "--kv-watermarks 0.8,0.6,0.95",
+        "--scheduling-policy slo",
+    ):
+        assert words in text
+
+
+def test_the_engine_understands_every_flag_that_the_operator_writes() -> None:
+    cache = {
+        "memoryUtilizationPercent": 85,
+        "blockSize": 16,
+        "swapSpace": "1Gi",
+        "watermarks": {"highPercent": 80},
+    }
+    written = {
+        "dtype": "float32",
+        "maxModelLen": 64,
+        "maxNumSeqs": 2,
+        "maxNumBatchedTokens": 32,
+        "schedulingPolicy": "sjf",
+        "kvCache": cache,
+    }
+    read = make_config(make_parser().parse_args(engine({"engine": written})["args"]), None)
+    assert read.core.cache.memory_utilization == 0.85
+    assert read.core.cache.swap_bytes == 1 << 30
+    assert read.core.scheduler.watermarks.high == 0.8
+    assert read.core.scheduler.order.policy == "sjf"
+
+
+def test_a_persons_container_becomes_a_sidecar_that_outlives_the_engine() -> None:
+    beside = {"name": "log", "image": "log:1"}
+    spec = pod_spec({"template": {"spec": {"containers": [beside], "nodeSelector": {"gpu": "h200"}}}})
+    assert [container["name"] for container in spec["containers"]] == ["engine"]
+    assert spec["initContainers"] == [{**beside, "restartPolicy": "Always"}]
+    assert spec["nodeSelector"] == {"gpu": "h200"}
+
+
+def test_a_persons_words_about_the_engine_add_to_the_operators() -> None:
+    volume = {"name": "extra", "emptyDir": {}}
+    written = {
+        "spec": {
+            "containers": [
+                {
+                    "name": "engine",
+                    "env": [{"name": "A", "value": "1"}],
+                    "volumeMounts": [{"name": "extra", "mountPath": "/extra"}],
+                }
+            ],
+            "volumes": [volume],
+            "priorityClassName": "high",
+            "runtimeClassName": "nvidia",
+            "schedulingGates": [{"name": "example.com/wait"}],
+            "tolerations": [{"operator": "Exists"}],
+        }
+    }
+    spec, plain = pod_spec({"template": written}), pod_spec()
+    (container,) = spec["containers"]
+    assert {"name": "A", "value": "1"} in container["env"]
+    assert container["args"] == plain["containers"][0]["args"]
+    assert container["volumeMounts"] == [
+        *plain["containers"][0]["volumeMounts"],
+        {"name": "extra", "mountPath": "/extra"},
+    ]
+    assert volume in spec["volumes"]
+    assert spec["priorityClassName"] == "high"
+    assert spec["runtimeClassName"] == "nvidia"
+    assert spec["schedulingGates"] == [{"name": "example.com/wait"}]
+
+
+def test_labels_that_are_handed_on_reach_deployment_and_pods() -> None:
+    queued = replace(make_context(), propagated_labels={"kueue.x-k8s.io/queue-name": "team"})
+    template = manifests.build_pod_template(queued)
+    deployment = manifests.build_deployment(queued, queued.spec.revision, template, 1)
+    for labels in (template["metadata"]["labels"], deployment["metadata"]["labels"]):
+        assert labels["kueue.x-k8s.io/queue-name"] == "team"
+    assert "kueue.x-k8s.io/queue-name" not in deployment["spec"]["selector"]["matchLabels"]
+
+
+def test_only_labels_on_the_list_are_handed_on() -> None:
+    service = make_service(labels={"kueue.x-k8s.io/queue-name": "team", "team": "a", "cost": "b"})
+    settings = manifests.PodSettings(propagated_labels=(*names.PROPAGATED_LABELS, "cost"))
+    assert settings.labels_of(service) == {"cost": "b", "kueue.x-k8s.io/queue-name": "team"}
+
+
+def test_a_volume_with_a_model_is_mounted_read_only() -> None:
+    spec = pod_spec({"model": {"uri": "pvc://weights/llama/8b v2".replace(" ", "-")}})
+    (container,) = spec["containers"]
+    claim = {"claimName": "weights", "readOnly": True}
+    assert {"name": "models", "persistentVolumeClaim": claim} in spec["volumes"]
+    assert {"name": "models", "mountPath": "/models", "readOnly": True} in container["volumeMounts"]
+    assert container["args"][1] == "file:///models/llama/8b-v2"
+    assert "initContainers" not in spec
+
+
+def test_an_image_with_a_model_is_mounted_and_pulled_with_its_secret() -> None:
+    model = {"uri": "oci://registry.example.com/org/model:v1?path=gguf/a.gguf", "secretRef": {"name": "pull"}}
+    spec = pod_spec({"model": model})
+    image = {"reference": "registry.example.com/org/model:v1"}
+    assert {"name": "models", "image": image} in spec["volumes"]
+    assert spec["containers"][0]["args"][1] == "file:///models/gguf/a.gguf"
+    assert spec["imagePullSecrets"] == [{"name": "pull"}]
 
 
 def test_no_selector_depends_on_whether_a_pod_is_routable() -> None:

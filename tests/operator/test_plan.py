@@ -256,7 +256,7 @@ def test_deletes_nothing_that_someone_else_made() -> None:
 
 
 def test_an_invalid_spec_touches_nothing_and_says_so() -> None:
-    plan = plan_for(settled(), {"model": {"uri": "hf://a/b"}})
+    plan = plan_for(settled(), {"model": {"uri": "ftp://a/b"}})
     assert (plan.applies, plan.secrets, plan.deletes) == ((), (), ())
     assert condition(plan, "Ready") == ("False", "InvalidSpec")
     assert plan.events[0].type == "Warning"
@@ -267,6 +267,28 @@ def test_a_refused_write_shows_in_the_conditions() -> None:
     plan = plan_for(make_observed(refusal=refusal))
     assert condition(plan, "Ready") == ("False", "WriteRefused")
     assert "exceeded quota" in plan.status["conditions"][0]["message"]
+
+
+def test_a_template_with_a_persons_words_is_checked_before_it_is_frozen() -> None:
+    template = {"template": {"spec": {"nodeSelector": {"gpu": "h200"}}}}
+    plan = plan_for(make_observed(), template)
+    (checked,) = plan.checks
+    assert checked["kind"] == "Deployment"
+    assert checked["spec"]["replicas"] == 0
+    assert checked["spec"]["template"]["spec"]["nodeSelector"] == {"gpu": "h200"}
+    assert plan_for(make_observed()).checks == ()
+
+
+def test_a_cache_is_claimed_where_asked_for() -> None:
+    cache = {"size": "20Gi", "storageClassName": "fast", "accessModes": ["ReadWriteMany"]}
+    plan = plan_for(make_observed(), {"model": {"uri": "hf://a/b", "cache": cache}})
+    (claim,) = [m for m in plan.applies if m["kind"] == "PersistentVolumeClaim"]
+    assert claim["metadata"]["name"] == "chat-model-cache"
+    assert claim["spec"] == {
+        "accessModes": ["ReadWriteMany"],
+        "resources": {"requests": {"storage": "20Gi"}},
+        "storageClassName": "fast",
+    }
 
 
 def test_the_last_failure_is_kept_after_the_recovery() -> None:

@@ -219,3 +219,20 @@ async def test_pods_count_only_through_their_owners(api: FakeApi) -> None:
     add("Pod", "orphan", "")
     await reconciler.run(KEY)
     assert api.objects[(names.KIND, *KEY)]["status"]["readyReplicas"] == 1
+
+
+async def test_a_template_that_the_api_server_refuses_changes_nothing_and_is_told() -> None:
+    api = FakeApi()
+    api.store(make_service({"template": {"spec": {"tolerations": [{"operator": "Maybe"}]}}}))
+    api.refuses = {"Check"}
+    with pytest.raises(ApiError):
+        await make_reconciler(api).run(KEY)
+    assert len(api.checked) == 1
+    assert {kind for kind, _, _ in api.objects} == {names.KIND}
+    conditions = api.objects[(names.KIND, *KEY)]["status"]["conditions"]
+    ready = next(c for c in conditions if c["type"] == "Ready")
+    assert (ready["status"], ready["reason"]) == ("False", "InvalidTemplate")
+    assert "no such toleration" in ready["message"]
+    api.refuses = set()
+    await make_reconciler(api).run(KEY)
+    assert {"Deployment", "ControllerRevision"} <= {kind for kind, _, _ in api.objects}

@@ -42,7 +42,7 @@ def test_gives_defaults_to_what_is_absent() -> None:
     ("changes", "field"),
     [
         ({"model": {}}, "spec.model.uri"),
-        ({"model": {"uri": "hf://a/b"}}, "spec.model.uri"),
+        ({"model": {"uri": "ftp://a/b"}}, "spec.model.uri"),
         ({"model": {"uri": "sim://a", "loadTimeout": "0s"}}, "spec.model.loadTimeout"),
         ({"replicas": None}, "spec.replicas"),
         ({"scaling": {"maxReplicas": 2}}, "spec.replicas"),
