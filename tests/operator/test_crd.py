@@ -57,7 +57,10 @@ REFUSED: dict[str, tuple[Object, str]] = {
         make({"engine": {"kvCache": {"watermarks": {"highPercent": 96}}}}),
         "must rise from lowPercent",
     ),
-    "an unknown policy": (make({"engine": {"schedulingPolicy": "best"}}), '"fifo", "sjf", "priority"'),
+    "an unknown scheduling policy": (
+        make({"engine": {"schedulingPolicy": "best"}}),
+        '"fifo", "sjf", "priority"',
+    ),
     "a file that is not absolute": (make(model(uri="file://x.gguf")), "absolute path with three slashes"),
     "a scheme without a model": (make(model(uri="builtin://")), "needs a model name after the scheme"),
     "white space in the uri": (make(model(uri="sim://a b")), "must not contain white space"),
