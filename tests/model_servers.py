@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import json
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, quote
 from xml.sax.saxutils import escape
@@ -33,6 +33,7 @@ class Fault:
     hangs: bool = False
 
 
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 FAULT: web.RequestKey[Fault | None] = web.RequestKey("fault", object)  # type: ignore[arg-type]
 
 
@@ -44,6 +45,7 @@ class StandIn:
         self.faults: dict[str, list[Fault]] = defaultdict(list)
         self.requests: list[web.BaseRequest] = []
         self.ignores_ranges = False
+        self.hanging = asyncio.Event()
         self.released = asyncio.Event()
 
     def app(self) -> web.Application:
@@ -80,7 +82,7 @@ class StandIn:
         request.transport.close()
         return response
 
-    def _guarded(self, handler: Callable[[web.Request], object]) -> Callable[[web.Request], object]:
+    def _guarded(self, handler: Handler) -> Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
             self.requests.append(request)
             waiting = self.faults[request.path]
@@ -88,11 +90,10 @@ class StandIn:
             if fault is not None and fault.status is not None:
                 return web.Response(status=fault.status, headers=fault.headers, text=fault.text)
             if fault is not None and fault.hangs:
+                self.hanging.set()
                 await self.released.wait()
             request[FAULT] = fault
-            answer = await handler(request)  # type: ignore[misc]
-            assert isinstance(answer, web.StreamResponse)
-            return answer
+            return await handler(request)
 
         return handle
 

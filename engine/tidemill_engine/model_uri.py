@@ -86,7 +86,7 @@ def find_model_path(model: BuiltinModel | FileModel) -> Path:
     if isinstance(model, FileModel):
         if not model.path.exists():
             raise ModelLoadError(f"there is no model at {model.path}", reason="ModelNotFound")
-        return model.path
+        return _model_at(model.path.resolve())
     spec = importlib.util.find_spec(model.package)
     if spec is None or not spec.submodule_search_locations:
         raise ModelLoadError(
@@ -100,6 +100,15 @@ def find_model_path(model: BuiltinModel | FileModel) -> Path:
             reason="ModelNotFound",
         )
     return files[0]
+
+
+def _model_at(path: Path) -> Path:
+    """Return the path, or the .gguf file that is the only model in that folder."""
+    if path.is_dir() and not (path / "config.json").exists():
+        ggufs = sorted(path.glob("*.gguf"))
+        if len(ggufs) == 1:
+            return ggufs[0]
+    return path
 
 
 def _parse_builtin(name: str) -> BuiltinModel:

@@ -84,5 +84,16 @@ def test_a_builtin_model_without_its_package_says_how_to_install_it() -> None:
         find_model_path(missing)
 
 
+def test_a_link_is_followed_and_a_folder_with_one_gguf_is_that_model(tmp_path: Path) -> None:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    (folder / "a.gguf").touch()
+    link = tmp_path / "current"
+    link.symlink_to(folder)
+    assert find_model_path(FileModel(path=link)) == folder / "a.gguf"
+    (folder / "config.json").touch()
+    assert find_model_path(FileModel(path=link)) == folder
+
+
 def test_the_builtin_model_is_installed_with_its_file() -> None:
     assert find_model_path(BUILTIN_MODELS["smollm2-135m"]).suffix == ".gguf"

@@ -47,6 +47,9 @@ REFUSED: dict[str, tuple[Object, str]] = {
     "no model": (make({"model": None}), "spec.model: Required value"),
     "an unknown scheme": (make(model(uri="ftp://x")), "must begin with hf://, s3://, gs://, pvc://"),
     "a path that leads upwards": (make(model(uri="pvc://weights/../x")), "must not lead upwards"),
+    "a hub model without a name": (make(model(uri="hf://model")), "hf://ORGANISATION/MODEL"),
+    "an endpoint of one's own": (make(model(uri="s3://bucket?endpoint=http://10.0.0.1")), "s3://BUCKET/PATH"),
+    "a cache of nothing": (make(model(uri="hf://a/b", cache={"size": "0"})), "must be more than nothing"),
     "a claim without a name": (make(model(uri="pvc:///x")), "must look like pvc://CLAIM/PATH"),
     "an image without a registry": (make(model(uri="oci://model:v1")), "oci://REGISTRY/REPOSITORY:TAG"),
     "a revision of what has none": (make(model(revision="v1")), "spec.model.revision is for hf:// models"),
@@ -228,6 +231,16 @@ TAKEN = {
             "suspend": True,
         }
     ),
+    "a model of a hub": make(
+        model(
+            uri="hf://org/model/q4/a.gguf",
+            revision="refs/pr/1",
+            secretRef={"name": "hub-token"},
+            cache={"size": "20Gi", "storageClassName": "fast", "accessModes": ["ReadWriteMany"]},
+        )
+    ),
+    "a model in S3": make(model(uri="s3://bucket/a/b?region=eu-west-1", cache={"size": 1024})),
+    "a model in Cloud Storage": make(model(uri="gs://my_bucket/a")),
     "a model on a volume": make(model(uri="pvc://weights/llama")),
     "a model in an image": make(model(uri="oci://r.example/o/m:v1?path=a", secretRef={"name": "s"})),
     "a template": make({"template": {"spec": {"nodeSelector": {"a": "b"}, "containers": [{"name": "x"}]}}}),

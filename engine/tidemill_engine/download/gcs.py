@@ -1,8 +1,8 @@
 """Google Cloud Storage by its JSON API: list, and GET of one generation of an object.
 
 A service account's JSON key is turned into a token by a signed assertion (RFC 7523). Where the key says that
-tokens come from is ignored: that would be an address of the user's choice. Without a key only public buckets can
-be read.
+tokens come from is ignored: that would be an address of the user's choice. Without a key only public buckets
+can be read.
 """
 
 from __future__ import annotations
