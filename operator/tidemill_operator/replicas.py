@@ -14,7 +14,7 @@ from tidemill_operator import canary as canary_module
 from tidemill_operator.actions import PodChange
 from tidemill_operator.failures import Failure
 from tidemill_operator.manifests import Context
-from tidemill_operator.manifests.pod_template import wants_gpu
+from tidemill_operator.manifests.pod_template import num_gpus
 from tidemill_operator.observed import Observed
 from tidemill_operator.removal import Leaving, Removal, Scene, plan_removal
 from tidemill_operator.rollout import (
@@ -102,7 +102,7 @@ def decide_replicas(context: Context, status: Raw, observed: Observed, now: str)
         context.spec.rollout,
         context.desired_replicas,
         without_surge=bool(device),
-        has_devices=wants_gpu(context.spec),
+        has_devices=num_gpus(context.spec) > 0,
     )
     removals = _remove(world, bounds, canary)
     planned = {revision: removal.count for revision, removal in removals.items()}
