@@ -43,7 +43,7 @@ class FleetPolicy(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class FleetRun:
-    """What happened. `targets` are (time, replicas) at each change, the first at 0."""
+    """What happened; figures leave the warm-up out. `targets` are (time, replicas) at each change."""
 
     requests: tuple[FleetRequest, ...]
     attainment: float
@@ -51,11 +51,7 @@ class FleetRun:
     targets: tuple[tuple[float, int], ...]
     largest_queue: int
     num_failed: int
-
-    @property
-    def num_scale_events(self) -> int:
-        """Return how often the number of replicas was changed."""
-        return len(self.targets) - 1
+    num_scale_events: int
 
 
 @dataclass(kw_only=True)
@@ -88,7 +84,7 @@ class Fleet:
         self._num_events = 0
         self._now = 0.0
         self._num_pods = 0
-        self._target = settings.initial_replicas
+        self._target = load.initial_replicas
         self._targets = [(0.0, self._target)]
         self._largest_queue = 0
         self._is_pumping = False
@@ -116,13 +112,16 @@ class Fleet:
 
     def _result(self) -> FleetRun:
         slo = self._settings.slo
-        good = sum(request.attains(slo.ttft_seconds, slo.itl_seconds) for request in self._requests)
-        hours = self._pods.replica_hours(self._load.duration_seconds)
+        since, until = self._load.warmup_seconds, self._load.duration_seconds
+        counted = [request for request in self._requests if request.arrival >= since]
+        good = sum(request.attains(slo.ttft_seconds, slo.itl_seconds) for request in counted)
+        hours = self._pods.replica_hours(since, until)
         return FleetRun(
             requests=tuple(self._requests),
-            attainment=good / len(self._requests),
+            attainment=good / len(counted),
             gpu_hours=hours * self._settings.machine.num_gpus,
-            targets=tuple(item for item in self._targets if item[0] <= self._load.duration_seconds),
+            targets=tuple((at, replicas) for at, replicas in self._targets if at <= until),
+            num_scale_events=sum(since <= at <= until for at, _ in self._targets),
             largest_queue=self._largest_queue,
             num_failed=sum(not request.is_finished or request.is_failed for request in self._requests),
         )

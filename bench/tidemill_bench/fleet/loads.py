@@ -32,7 +32,7 @@ class Lengths:
 
 
 CHAT = Lengths(prompt_median=800, output_median=170)
-PREFILL_HEAVY = Lengths(prompt_median=3200, output_median=24, prompt_spread=0.5)
+PREFILL_HEAVY = Lengths(prompt_median=2000, output_median=24, prompt_spread=0.4)
 LONG_OUTPUT = Lengths(prompt_median=250, output_median=700, output_spread=0.5)
 
 
@@ -45,6 +45,9 @@ class Load:
     arrivals: tuple[tuple[float, int, int], ...]
     """(seconds, prompt tokens, output tokens), in order."""
     crashes_seconds: tuple[float, ...] = ()
+    initial_replicas: int = 1
+    warmup_seconds: float = 300.0
+    """What happens before is not counted."""
 
     def requests(self) -> list[FleetRequest]:
         """Return the requests, fresh."""

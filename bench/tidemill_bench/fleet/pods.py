@@ -79,7 +79,7 @@ class PodSet:
         self.alive.remove(pod)
         self.gone.append(pod)
 
-    def replica_hours(self, until: float) -> float:
-        """Return the hours that pods existed before `until`."""
+    def replica_hours(self, since: float, until: float) -> float:
+        """Return the hours that pods existed between two times."""
         pods = [*self.alive, *self.gone]
-        return sum(max(0.0, min(pod.ended, until) - pod.created) for pod in pods) / 3600.0
+        return sum(max(0.0, min(pod.ended, until) - max(pod.created, since)) for pod in pods) / 3600.0

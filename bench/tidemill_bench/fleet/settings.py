@@ -51,7 +51,6 @@ class FleetSettings:
     slo: Slo = field(default_factory=Slo)
     min_replicas: int = 1
     max_replicas: int = 16
-    initial_replicas: int = 1
     startup_seconds: float = 90.0
     startup_spread: float = 0.15
     """A pod's start-up time is drawn within so much of the mean, on both sides."""

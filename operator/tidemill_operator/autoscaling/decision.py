@@ -68,6 +68,8 @@ class Learned:
     output_tokens_per_request: float | None = None
     cached_share: float | None = None
     """Share of prompt tokens that the prefix cache has."""
+    utilization: float | None = None
+    """The share of its capacity up to which a replica keeps the objectives."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What only the running process remembers: counters as last read. Lost with it, found again in a minute."""
+"""What only the running process remembers. Lost with it, and found again within a few minutes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,48 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, kw_only=True)
-class Memory:
-    """Counters as last read, by who counted: a process that restarts is another one."""
+class Arrivals:
+    """Requests that reached the gateways in one interval, which ended `at`."""
 
+    at: float
+    seconds: float
+    requests: float
+    prompt_tokens: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokens:
+    """What the engines did lately: sums that fade, so that only their ratios mean anything."""
+
+    prefill: float = 0.0
+    cached: float = 0.0
+    output: float = 0.0
+    ended: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatencyWindow:
+    """Observations of late, which fade: how many lie in each bucket."""
+
+    upper_bounds_seconds: tuple[float, ...]
+    counts: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Counters as last read, by who counted (a process that restarts is another one), and what they came to."""
+
+    at: float | None = None
     counters: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    arrivals: tuple[Arrivals, ...] = ()
+    tokens: Tokens = field(default_factory=Tokens)
+    time_to_first_token: LatencyWindow | None = None
+    inter_token: LatencyWindow | None = None
+    smooth: Mapping[str, float] = field(default_factory=dict)
+    """Means over about a minute: `kv` (replicas' worth), `running`, `backlog_tokens`."""
+    known_ready: frozenset[str] = frozenset()
+    """Pods whose start-up time was counted."""
+    last_change: float | None = None
+    """When a pod last came, went or was asked for."""
+    wanted_up: tuple[tuple[float, int], ...] = ()
+    """(time, replicas) of what was wanted at least: scaleUp's window looks at them."""

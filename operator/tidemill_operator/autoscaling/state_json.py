@@ -28,6 +28,7 @@ _LEARNED: Final[Mapping[str, tuple[str, float]]] = {
     "prompt_tokens_per_request": ("promptTokensPerRequest", 1.0),
     "output_tokens_per_request": ("outputTokensPerRequest", 1.0),
     "cached_share": ("cachedPercent", 100.0),
+    "utilization": ("utilizationPercent", 100.0),
 }
 _THOUSAND: Final = 1000
 

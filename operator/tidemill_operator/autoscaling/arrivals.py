@@ -1,0 +1,103 @@
+"""How much work arrives, and will when pods asked for now are ready: no more than the counts can show.
+
+Knows intervals with requests and prompt tokens. A rise counts as one when it stands out of the noise that
+random arrivals of random lengths have anyway, so a constant load is a constant number.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tidemill_operator.autoscaling.memory import Arrivals
+
+LONG_SECONDS = 300.0
+SHORT_SECONDS = 60.0
+BURST_SECONDS = 15.0
+TREND_SECONDS = 240.0
+TREND_NOISE = 1.5
+NOISE = 2.0
+"""Standard deviations that a rise must stand out by."""
+REQUEST_VARIATION = 2.0
+"""Variance of the work of random arrivals over (count x mean squared): 1 for the count, about 1 for lengths."""
+MAX_GROWTH = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrivalRate:
+    """Requests a second: as measured over the last minutes, what is sure of a rise, and what is coming."""
+
+    measured: float
+    sure: float
+    forecast: float
+    prompt_tokens_per_request: float | None
+    seconds: float
+    """How long has been measured."""
+
+    @property
+    def expected(self) -> float:
+        """Return the rate to be ready for."""
+        return max(self.measured, self.sure, self.forecast)
+
+
+def arrival_rate(samples: tuple[Arrivals, ...], now: float, horizon_seconds: float) -> ArrivalRate | None:
+    """Return the rate now and in so many seconds; None without samples."""
+    recent = [s for s in samples if s.at > now - LONG_SECONDS]
+    if not recent:
+        return None
+    measured = _rate(recent)
+    sure = 0.0
+    for seconds in (SHORT_SECONDS, BURST_SECONDS):
+        window = [s for s in recent if s.at > now - seconds]
+        if window:
+            count = sum(s.requests for s in window)
+            sure = max(sure, (count - NOISE * math.sqrt(REQUEST_VARIATION * count)) / _seconds(window))
+    settled = _settled(recent, now, measured)
+    requests = sum(s.requests for s in recent)
+    tokens = sum(s.prompt_tokens for s in recent)
+    return ArrivalRate(
+        measured=settled,
+        sure=sure,
+        forecast=_forecast(recent, now, horizon_seconds),
+        prompt_tokens_per_request=tokens / requests if requests > 0 else None,
+        seconds=_seconds(recent),
+    )
+
+
+def _settled(recent: list[Arrivals], now: float, measured: float) -> float:
+    """Return the rate of the last minutes, or of the last one where it has clearly fallen since."""
+    window = [s for s in recent if s.at > now - SHORT_SECONDS]
+    if not window:
+        return measured
+    seconds = _seconds(window)
+    count = sum(s.requests for s in window)
+    highest = (count + NOISE * math.sqrt(REQUEST_VARIATION * max(1.0, count))) / seconds
+    return min(measured, highest)
+
+
+def _rate(samples: list[Arrivals]) -> float:
+    return sum(s.requests for s in samples) / _seconds(samples)
+
+
+def _seconds(samples: list[Arrivals]) -> float:
+    return max(1e-9, sum(s.seconds for s in samples))
+
+
+def _forecast(recent: list[Arrivals], now: float, horizon_seconds: float) -> float:
+    """Return where a steady rise leads; 0 where there is none.
+
+    A rise is steady if each third of the window is above the one before: a jump is not, and is not led on.
+    """
+    third = TREND_SECONDS / 3
+    thirds = [
+        [s for s in recent if now - (age + 1) * third < s.at <= now - age * third] for age in (2, 1, 0)
+    ]
+    if any(_seconds(part) < third / 2 for part in thirds):
+        return 0.0
+    first, middle, last = (_rate(part) for part in thirds)
+    noise = math.sqrt(REQUEST_VARIATION * (first + last) / third)
+    smaller = min(middle - first, last - middle)
+    if smaller <= 0 or last - first < TREND_NOISE * noise:
+        return 0.0
+    slope = min((last - first) / 2, 2 * smaller) / third
+    return min(last + slope * (horizon_seconds + third / 2), MAX_GROWTH * last)

@@ -1,0 +1,83 @@
+"""Whether the service keeps its latency objectives, and how full replicas may be so that it does.
+
+The utilization is learned by feedback: it falls while a steady fleet misses an objective and rises, slowly,
+while a fleet that is about as full as allowed keeps it easily. A fleet that has just changed teaches nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidemill_operator.autoscaling.decision import Finding
+from tidemill_operator.autoscaling.memory import Memory
+from tidemill_operator.autoscaling.percentiles import percentile
+from tidemill_operator.autoscaling.policy import ScalingPolicy
+
+LOWEST, HIGHEST = 0.5, 1.0
+FALL_PER_MINUTE, RISE_PER_MINUTE = 0.04, 0.02
+EASY = 0.7
+"""An objective is kept easily at this share of it."""
+NEAR = 0.1
+STEADY_SECONDS = 120.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Latencies:
+    """Measured percentiles, seconds; None: too little was observed, or nothing is promised."""
+
+    first_token: float | None
+    inter_token: float | None
+    worst_share: float | None
+    """The larger of measured over promised."""
+
+
+def latencies(memory: Memory, policy: ScalingPolicy) -> Latencies:
+    """Return the percentiles that the objectives name."""
+    slo = policy.slo
+    first = percentile(memory.time_to_first_token, slo.percentile)
+    inter = percentile(memory.inter_token, slo.percentile)
+    pairs = ((first, slo.time_to_first_token_seconds), (inter, slo.inter_token_seconds))
+    shares = [measured / promised for measured, promised in pairs if measured is not None and promised]
+    return Latencies(first_token=first, inter_token=inter, worst_share=max(shares, default=None))
+
+
+def utilization(before: float, used: float | None, worst_share: float | None, minutes: float) -> float:
+    """Return the share of its capacity up to which a replica is used, after so many steady minutes."""
+    if worst_share is None or used is None:
+        return before
+    if worst_share > 1.0:
+        return max(LOWEST, before - FALL_PER_MINUTE * minutes)
+    if worst_share < EASY and used >= before - NEAR:
+        return min(HIGHEST, before + RISE_PER_MINUTE * minutes)
+    return before
+
+
+def finding(measured: Latencies, policy: ScalingPolicy, *, has_backlog: bool) -> Finding | None:
+    """Return what to say about the objectives; None where nothing is promised."""
+    slo = policy.slo
+    if slo.time_to_first_token_seconds is None and slo.inter_token_seconds is None:
+        return None
+    if measured.worst_share is None:
+        text = "too few requests of late to say"
+        return Finding(condition="SLOMet", status="Unknown", reason="TooFewSamples", message=text)
+    told = _told(measured, policy)
+    if measured.worst_share <= 1.0:
+        return Finding(condition="SLOMet", status="True", reason="WithinObjectives", message=told)
+    is_first = (
+        measured.first_token is not None
+        and slo.time_to_first_token_seconds is not None
+        and measured.first_token > slo.time_to_first_token_seconds
+    )
+    reason = "PromptsTooLong" if is_first and not has_backlog else "ObjectiveMissed"
+    return Finding(condition="SLOMet", status="False", reason=reason, message=told)
+
+
+def _told(measured: Latencies, policy: ScalingPolicy) -> str:
+    slo, parts = policy.slo, []
+    for name, value, promised in (
+        ("time to first token", measured.first_token, slo.time_to_first_token_seconds),
+        ("inter-token latency", measured.inter_token, slo.inter_token_seconds),
+    ):
+        if value is not None and promised is not None:
+            parts.append(f"P{slo.percentile} {name} {value:.3g} s of {promised:g} s")
+    return ", ".join(parts)
