@@ -133,9 +133,8 @@ class Fleet:
     def _go_to(self, when: float) -> None:
         """Let every engine work until then."""
         self._now = when
-        for pod in self._pods.alive:
-            if pod.engine is not None:
-                pod.engine.advance(when)
+        for engine in self._pods.engines():
+            engine.advance(when)
 
     def _has_work(self) -> bool:
         return bool(self._gateway.held) or any(pod.num_in_flight for pod in self._pods.alive)

@@ -2,7 +2,7 @@
 
 Half of the kinds tune the policies, the other half, which no policy was tuned on, is reported. Chance is by
 seed: the same name gives the same requests. Rates are requests a second; a replica of the default machine
-carries about 1.7 of the `chat` kind.
+carries about 0.9 of the `chat` kind.
 """
 
 from __future__ import annotations

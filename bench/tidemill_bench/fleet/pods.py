@@ -64,6 +64,10 @@ class PodSet:
         """Return the ready pods that take new requests."""
         return [pod for pod in self.alive if pod.engine is not None and pod.draining_since is None]
 
+    def engines(self) -> list[Engine]:
+        """Return every engine that works."""
+        return [pod.engine for pod in self.alive if pod.engine is not None]
+
     def staying(self) -> list[Pod]:
         """Return the pods that are not on their way out."""
         return [pod for pod in self.alive if pod.draining_since is None]

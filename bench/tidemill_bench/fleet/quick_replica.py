@@ -32,6 +32,9 @@ class QuickEngine:
     def __init__(self, machine: Machine, started: float, step_error: float = 0.0) -> None:
         self._machine = machine
         self._fixed, self._token, self._context, self._pair, self._row = machine.step_time.coefficients
+        self._capacity = machine.capacity_tokens
+        self._admitted_tokens = HIGH_WATERMARK * machine.capacity_tokens
+        self._max_num_seqs = machine.max_num_seqs
         self._started = started
         self._step_error = step_error
         self._now = started
@@ -127,57 +130,64 @@ class QuickEngine:
     def _has_room(self, request: FleetRequest) -> bool:
         """Say whether a request may join those that run; alone it always may."""
         num_running = len(self._prefilling) + self._num_decoding
+        if num_running == 0:
+            return True
+        need = request.num_prompt + request.num_generated
         committed = self._context_tokens + self._prefill_tokens_held + self._prefill_tokens_due
-        fits = committed + self._prompt(request) <= HIGH_WATERMARK * self._machine.capacity_tokens
-        return num_running == 0 or (num_running < self._machine.max_num_seqs and fits)
+        return num_running < self._max_num_seqs and committed + need <= self._admitted_tokens
 
     def _mixed_step(self) -> None:
         """Do one step with every decode and as much of prompts as the budget allows: those under way first."""
         budget = self._chunk_budget()
-        may_join = bool(self._waiting) and self._has_room(self._waiting[0])
-        for_newcomers = budget // NEWCOMERS_SHARE if may_join and self._prefilling else 0
-        left, pairs = budget - for_newcomers, 0.0
-        for request in self._prefilling:
-            chunk = min(left, self._prompt(request) - request.num_computed)
-            if chunk <= 0:
-                break
-            pairs += self._compute(request, chunk)
+        waiting, prefilling = self._waiting, self._prefilling
+        may_join = bool(waiting) and self._has_room(waiting[0])
+        left, pairs = budget, 0.0
+        if prefilling:
+            for_newcomers = budget // NEWCOMERS_SHARE if may_join else 0
+            left -= for_newcomers
+            for request in prefilling:
+                chunk = min(left, self._prompt(request) - request.num_computed)
+                if chunk <= 0:
+                    break
+                pairs += chunk * (request.num_computed + chunk / 2)
+                request.num_computed += chunk
+                left -= chunk
+            left += for_newcomers
+        self._note_computed(budget - left)
+        while may_join and left > 0:
+            request = waiting.popleft()
+            need = self._prompt(request)
+            chunk = min(left, need)
+            pairs += chunk * chunk / 2
+            request.num_computed = chunk
             left -= chunk
-        left += for_newcomers
-        while left > 0 and self._waiting and self._has_room(self._waiting[0]):
-            request = self._waiting.popleft()
-            request.num_computed = 0
-            self._waiting_tokens -= self._prompt(request)
-            self._prefilling.append(request)
-            self._prefill_tokens_due += self._prompt(request)
-            chunk = min(left, self._prompt(request))
-            pairs += self._compute(request, chunk)
-            left -= chunk
-        done = [r for r in self._prefilling if r.num_computed == self._prompt(r)]
+            self._waiting_tokens -= need
+            self._prefill_tokens_due += need
+            self._note_computed(chunk)
+            prefilling.append(request)
+            may_join = bool(waiting) and self._has_room(waiting[0])
+        done = [r for r in prefilling if r.num_computed == r.num_prompt + r.num_generated]
         num_tokens = self._num_decoding + budget - left
         self._pass(1, self._step_seconds(num_tokens, self._num_decoding + len(done)) + self._pair * pairs)
         for request in done:
-            self._prefilling.remove(request)
+            prefilling.remove(request)
             self._start(request)
         self._make_room()
 
-    def _chunk_budget(self) -> int:
-        """Return how many prompt tokens may join the decodes so that the step keeps the inter-token SLO."""
-        machine, count = self._machine, self._num_decoding
-        most = machine.max_num_batched_tokens - count
-        if not count:
-            return most
-        spare = machine.itl_slo_seconds - self._step_seconds(0, count)
-        return max(MIN_CHUNK_TOKENS, min(most, int(spare / self._token) - count))
-
-    def _compute(self, request: FleetRequest, chunk: int) -> float:
-        """Compute a chunk of a prompt and return its pairs of tokens."""
-        pairs = chunk * (request.num_computed + chunk / 2)
-        request.num_computed += chunk
+    def _note_computed(self, chunk: int) -> None:
+        """Count tokens of prompts as computed."""
         self._prefill_tokens_due -= chunk
         self._prefill_tokens_held += chunk
         self._prefilled += chunk
-        return pairs
+
+    def _chunk_budget(self) -> int:
+        """Return how many prompt tokens may join the decodes so that the step keeps the inter-token SLO."""
+        count = self._num_decoding
+        most = self._machine.max_num_batched_tokens - count
+        if not count:
+            return most
+        spare = self._machine.itl_slo_seconds - self._step_seconds(0, count)
+        return max(MIN_CHUNK_TOKENS, min(most, int(spare / self._token) - count))
 
     def _step_seconds(self, num_tokens: int, num_rows: int) -> float:
         """Return a step's time but for its prompts' attention."""
@@ -211,7 +221,7 @@ class QuickEngine:
         first = self._step_seconds(count, count)
         growth = self._context * count
         steps = self._decoding[0][0] - self._tick
-        free = self._machine.capacity_tokens - self._context_tokens
+        free = self._capacity - self._context_tokens
         steps = max(1, min(steps, free // count, _steps_within(until - self._now, first, growth)))
         self._pass(steps, steps * first + growth * steps * (steps - 1) / 2)
         self._make_room()
@@ -237,9 +247,8 @@ class QuickEngine:
     def _make_room(self) -> None:
         """Send the newest decodes back to the queue while the next step's tokens do not fit."""
         while (
-            self._num_decoding > 1
-            and self._context_tokens + self._prefill_tokens_held + self._num_decoding
-            > self._machine.capacity_tokens
+            self._context_tokens + self._prefill_tokens_held + self._num_decoding > self._capacity
+            and self._num_decoding > 1
         ):
             place = max(range(len(self._decoding)), key=lambda i: self._decoding[i][1])
             _, _, request = self._decoding.pop(place)

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from tidemill_bench.fleet.settings import FleetSettings
 
 OURS = "tidemill"
-ONGOING = (12.0, 18.0, 24.0, 30.0, 36.0)
-"""Requests at once for each replica, of the 48 slots that it has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +56,7 @@ def _hpa() -> list[Candidate]:
             knobs=f"target {target:.0%}, window {window:.0f} s",
             make=lambda _, t=target, w=window: on_kv_use(t, w),
         )
-        for target in (0.2, 0.35, 0.5, 0.65, 0.8)
-        for window in (60.0, 300.0)
+        for target, window in ((0.2, 300.0), (0.35, 300.0), (0.5, 300.0), (0.7, 300.0), (0.35, 60.0))
     ]
     queue = [
         Candidate(
@@ -67,8 +64,7 @@ def _hpa() -> list[Candidate]:
             knobs=f"target {target:g}, window {window:.0f} s",
             make=lambda _, t=target, w=window: on_queue(t, w),
         )
-        for target in (0.5, 1.0, 3.0, 8.0)
-        for window in (300.0, 900.0)
+        for target, window in ((0.5, 300.0), (1.0, 300.0), (3.0, 300.0), (1.0, 900.0))
     ]
     return [*kv, *queue]
 
@@ -77,15 +73,18 @@ def _keda() -> list[Candidate]:
     return [
         Candidate(
             policy="keda-tokens",
-            knobs=f"{backlog:g} s, KV {kv:.0%}, {name}",
+            knobs=f"{backlog:g} s, KV {kv:.0%}, {name} pace",
             make=lambda s, b=backlog, k=kv, p=pace: token_aware(
                 1.0 / s.machine.step_time.coefficients[1], b, k, p
             ),
         )
-        for backlog in (0.3, 0.7, 1.5)
-        for kv in (0.4, 0.6, 0.8)
-        for name, pace in (("HPA's pace", Pace()), ("the guide's pace", UNHURRIED))
-        if not (name == "the guide's pace" and kv == 0.6)
+        for backlog, kv, name, pace in (
+            (0.4, 0.35, "default", Pace()),
+            (0.8, 0.5, "default", Pace()),
+            (1.5, 0.8, "default", Pace()),
+            (0.8, 0.5, "guide's", UNHURRIED),
+            (1.5, 0.8, "guide's", UNHURRIED),
+        )
     ]
 
 
@@ -96,8 +95,7 @@ def _concurrency() -> list[Candidate]:
             knobs=f"target {target:g}, window {window:.0f} s",
             make=lambda _, t=target, w=window: Kpa(t, w),
         )
-        for target in ONGOING
-        for window in (60.0, 300.0)
+        for target, window in ((10.0, 300.0), (16.0, 300.0), (24.0, 300.0), (10.0, 60.0), (16.0, 60.0))
     ]
     kubeai = [
         Candidate(
@@ -105,8 +103,7 @@ def _concurrency() -> list[Candidate]:
             knobs=f"target {target:g}, window {window:.0f} s",
             make=lambda _, t=target, w=window: KubeAi(t, w),
         )
-        for target in ONGOING
-        for window in (120.0, 600.0)
+        for target, window in ((8.0, 120.0), (12.0, 120.0), (20.0, 120.0), (8.0, 600.0), (12.0, 600.0))
     ]
     ray = [
         Candidate(
@@ -114,8 +111,13 @@ def _concurrency() -> list[Candidate]:
             knobs=f"target {target:g}, delays {up:.0f} and {down:.0f} s",
             make=lambda _, t=target, u=up, d=down: RayServe(t, u, d),
         )
-        for target in ONGOING
-        for up, down in ((5.0, 120.0), (30.0, 600.0))
+        for target, up, down in (
+            (8.0, 5.0, 120.0),
+            (12.0, 5.0, 120.0),
+            (20.0, 5.0, 120.0),
+            (12.0, 5.0, 600.0),
+            (20.0, 30.0, 600.0),
+        )
     ]
     return [*knative, *kubeai, *ray]
 
@@ -129,9 +131,13 @@ def _steppers() -> list[Candidate]:
                 Thresholds(kv=k, queue=q, kv_spare=s, queue_spare=min(3.0, q / 2))
             ),
         )
-        for kv in (0.4, 0.6, 0.8)
-        for queue in (3.0, 5.0)
-        for spare in (0.1, 0.2)
+        for kv, queue, spare in (
+            (0.4, 5.0, 0.1),
+            (0.6, 5.0, 0.1),
+            (0.8, 5.0, 0.1),
+            (0.6, 5.0, 0.2),
+            (0.4, 3.0, 0.2),
+        )
     ]
     dynamo = [
         Candidate(
@@ -146,7 +152,6 @@ def _steppers() -> list[Candidate]:
                 )
             ),
         )
-        for share in (0.25, 0.35, 0.5, 1.0)
-        for sensitivity in (0.6, 0.8)
+        for share, sensitivity in ((0.25, 0.8), (0.35, 0.8), (0.5, 0.8), (1.0, 0.8), (0.35, 0.6))
     ]
     return [*llm_d, *dynamo]

@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 KEEP_ARRIVALS_SECONDS = 600.0
 TOKENS_FADE_SECONDS = 180.0
 LATENCY_FADE_SECONDS = 90.0
+BUDGET_FADE_SECONDS = 2400.0
 SMOOTH_SECONDS = 45.0
 Reading = tuple[float, ...]
 
@@ -54,10 +55,19 @@ def count(load: FleetLoad, known: Iterable[ReplicaLoad], memory: Memory) -> Coun
                 memory.time_to_first_token,
                 [(f.time_to_first_token, g) for f, g in engines],
                 _TTFT,
-                elapsed,
+                math.exp(-elapsed / LATENCY_FADE_SECONDS),
+            ),
+            time_to_first_token_hour=_window(
+                memory.time_to_first_token_hour,
+                [(f.time_to_first_token, g) for f, g in engines],
+                _TTFT,
+                math.exp(-elapsed / BUDGET_FADE_SECONDS),
             ),
             inter_token=_window(
-                memory.inter_token, [(f.inter_token, g) for f, g in engines], _ITL, elapsed
+                memory.inter_token,
+                [(f.inter_token, g) for f, g in engines],
+                _ITL,
+                math.exp(-elapsed / LATENCY_FADE_SECONDS),
             ),
         ),
         is_every_gateway_known=is_complete,
@@ -154,10 +164,9 @@ def _window(
     before: LatencyWindow | None,
     engines: list[tuple[Histogram | None, Reading]],
     place: int,
-    elapsed: float,
+    fade: float,
 ) -> LatencyWindow | None:
     """Add what the engines observed since the last reading to what is still remembered."""
-    fade = math.exp(-elapsed / LATENCY_FADE_SECONDS)
     for histogram, grown in engines:
         if histogram is None:
             continue

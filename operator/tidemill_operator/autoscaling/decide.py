@@ -32,6 +32,8 @@ DOWN_MARGIN = 1.1
 MAX_HISTORY = 5
 WINDOW_PER_STARTUP = 2.0
 SHORTEST_WINDOW, LONGEST_WINDOW = 60.0, 300.0
+CAUTION, MOST_CAUTION = 2.0, 8.0
+"""The default window down grows with the error budget that is spent: twice as long where it is all spent."""
 DEFAULT_CONCURRENCY = 16.0
 
 
@@ -109,7 +111,7 @@ def _learn(
     if rate is not None and _is_restless(rate, used, utilization):
         memory = replace(memory, last_change=load.at)
     is_steady = load.at - (memory.last_change or load.at) > objectives.STEADY_SECONDS
-    share = objectives.latencies(memory, policy).worst_share if is_steady else None
+    share = objectives.latencies(memory, policy).pressure if is_steady else None
     utilization = objectives.utilization(utilization, used, share, elapsed / 60.0)
     learned = replace(learned, utilization=utilization)
     slots = machine.limits.max_num_seqs if machine else DEFAULT_CONCURRENCY
@@ -208,7 +210,9 @@ def _apply_rules(
 ) -> tuple[int, tuple[Clamp, ...], ScalingState]:
     """Put the wish through windows, pace, schedules and bounds, and remember it."""
     startup = state.learned.startup_seconds or learn.DEFAULT_STARTUP_SECONDS
-    default_down = min(LONGEST_WINDOW, max(SHORTEST_WINDOW, WINDOW_PER_STARTUP * startup))
+    spent = objectives.spent(state.memory, policy)
+    caution = min(MOST_CAUTION, max(1.0, CAUTION * spent)) if spent is not None else 1.0
+    default_down = caution * min(LONGEST_WINDOW, max(SHORTEST_WINDOW, WINDOW_PER_STARTUP * startup))
     window = behavior.windows(policy.behavior, default_down)
     keep = max(window.up, window.down) + policy.interval_seconds
     past_up = behavior.remember(state.memory.wanted_up, now, wish.up, keep)

@@ -44,6 +44,8 @@ class Memory:
     tokens: Tokens = field(default_factory=Tokens)
     time_to_first_token: LatencyWindow | None = None
     inter_token: LatencyWindow | None = None
+    time_to_first_token_hour: LatencyWindow | None = None
+    """The same for about an hour: the error budget."""
     smooth: Mapping[str, float] = field(default_factory=dict)
     """Means over about a minute: `kv` (replicas' worth), `running`, `backlog_tokens`."""
     known_ready: frozenset[str] = frozenset()

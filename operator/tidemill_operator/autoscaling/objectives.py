@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tidemill_operator.autoscaling.decision import Finding
 from tidemill_operator.autoscaling.memory import Memory
-from tidemill_operator.autoscaling.percentiles import percentile
+from tidemill_operator.autoscaling.percentiles import percentile, share_within
 from tidemill_operator.autoscaling.policy import ScalingPolicy
 
 LOWEST, HIGHEST = 0.5, 1.0
@@ -29,6 +29,9 @@ class Latencies:
     inter_token: float | None
     worst_share: float | None
     """The larger of measured over promised."""
+    pressure: float | None
+    """The same of what more replicas would better: of the gaps between tokens the median, since an engine lets
+    single gaps grow up to the objective to get prompts done."""
 
 
 def latencies(memory: Memory, policy: ScalingPolicy) -> Latencies:
@@ -38,16 +41,33 @@ def latencies(memory: Memory, policy: ScalingPolicy) -> Latencies:
     inter = percentile(memory.inter_token, slo.percentile)
     pairs = ((first, slo.time_to_first_token_seconds), (inter, slo.inter_token_seconds))
     shares = [measured / promised for measured, promised in pairs if measured is not None and promised]
-    return Latencies(first_token=first, inter_token=inter, worst_share=max(shares, default=None))
+    median = percentile(memory.inter_token, 50)
+    pressing = ((first, slo.time_to_first_token_seconds), (median, slo.inter_token_seconds))
+    pressures = [measured / promised for measured, promised in pressing if measured is not None and promised]
+    return Latencies(
+        first_token=first,
+        inter_token=inter,
+        worst_share=max(shares, default=None),
+        pressure=max(pressures, default=None),
+    )
 
 
-def utilization(before: float, used: float | None, worst_share: float | None, minutes: float) -> float:
+def spent(memory: Memory, policy: ScalingPolicy) -> float | None:
+    """Return the share of the hour's error budget that is spent: 1 where as many are late as may be."""
+    promised = policy.slo.time_to_first_token_seconds
+    if promised is None:
+        return None
+    good = share_within(memory.time_to_first_token_hour, promised)
+    return None if good is None else (1.0 - good) / max(0.005, 1.0 - policy.slo.percentile / 100)
+
+
+def utilization(before: float, used: float | None, pressure: float | None, minutes: float) -> float:
     """Return the share of its capacity up to which a replica is used, after so many steady minutes."""
-    if worst_share is None or used is None:
+    if pressure is None or used is None:
         return before
-    if worst_share > 1.0:
+    if pressure > 1.0:
         return max(LOWEST, before - FALL_PER_MINUTE * minutes)
-    if worst_share < EASY and used >= before - NEAR:
+    if pressure < EASY and used >= before - NEAR:
         return min(HIGHEST, before + RISE_PER_MINUTE * minutes)
     return before
 
