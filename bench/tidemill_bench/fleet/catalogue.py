@@ -1,7 +1,7 @@
-"""The loads, by name: one half tunes the policies, the other half is reported. Three quarters of an hour each.
+"""The loads, by name: one half tunes the policies, the other is reported. 45 minutes each.
 
-The kinds are the same in both halves (constant, steps, ramps, days, bursts, long prompts, long outputs, public
-traces), their levels, times and seeds are not.
+The kinds are the same in both halves (constant, steps, ramps, days, bursts, long prompts, long outputs,
+public traces), their levels, times and seeds are not.
 """
 
 from __future__ import annotations
@@ -49,9 +49,7 @@ def held_out() -> list[Load]:
         _at(2, draw("long-prompts", ramp(0.5, 1.8, 500, 1200, 2300), PREFILL_HEAVY, LENGTH, 206)),
         _at(2, draw("long-outputs", steps((0, 0.9), (800, 2.4), (1700, 1.2)), LONG_OUTPUT, LENGTH, 207)),
         _at(3, from_trace("azure-code", "azure_2023_code", 2, LENGTH, 208)),
-        replace(
-            _at(4, draw("crashes", lambda _: 2.9, CHAT, LENGTH, 209)), crashes_seconds=(900.0, 1800.0)
-        ),
+        replace(_at(4, draw("crashes", lambda _: 2.9, CHAT, LENGTH, 209)), crashes_seconds=(900.0, 1800.0)),
     ]
 
 

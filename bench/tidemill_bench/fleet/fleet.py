@@ -1,9 +1,9 @@
 """A fleet over time: requests arrive, gateways route, an autoscaler is asked, pods come and go.
 
-One virtual clock, no real time, chance only by name (`chance.py`): the same load, policy and settings give the
-same figures to the last digit, and two policies meet the same start-up times and lost scrapes. Removal is our
-operator's for every policy: not-ready pods first, then the one with the fewest requests, drained before it goes;
-returning load takes draining pods back before new ones are made.
+One virtual clock, no real time, chance only by name (`chance.py`): the same load, policy and settings give
+the same figures to the last digit, and two policies meet the same start-up times and lost scrapes. Removal
+is our operator's for every policy: not-ready pods first, then the one with the fewest requests, drained
+before it goes; returning load takes draining pods back before new ones are made.
 """
 
 from __future__ import annotations
@@ -220,9 +220,7 @@ class Fleet:
             at=self._now,
             current_replicas=len(self._pods.alive),
             replicas=tuple(
-                pod.load(
-                    self._now, is_scraped=uniform(settings.seed, 3, number, pod.number) >= failure
-                )
+                pod.load(self._now, is_scraped=uniform(settings.seed, 3, number, pod.number) >= failure)
                 for pod in self._pods.alive
             ),
             gateways=(GatewayLoad(name="gateway-0", started=0.0, demand=demand),),
@@ -242,9 +240,7 @@ class Fleet:
         for _ in range(self._target - len(self._pods.staying())):
             self._make_pod()
         surplus = len(self._pods.staying()) - self._target
-        victims = sorted(
-            self._pods.staying(), key=lambda pod: (pod.is_ready, pod.num_in_flight, -pod.number)
-        )
+        victims = sorted(self._pods.staying(), key=lambda pod: (pod.is_ready, pod.num_in_flight, -pod.number))
         for pod in victims[: max(0, surplus)]:
             self._drain(pod)
         self._release()
@@ -286,4 +282,3 @@ class Fleet:
                 self._gateway.held.append(request)
         self._pods.end(pod, self._now)
         self._release()
-

@@ -74,18 +74,16 @@ def draw(name: str, rate: RateOverTime, lengths: Lengths, duration: float, seed:
     )
 
 
-def _lognormal(
-    rng: np.random.Generator, median: float, spread: float, count: int, highest: int
-) -> list[int]:
+def _lognormal(rng: np.random.Generator, median: float, spread: float, count: int, highest: int) -> list[int]:
     drawn = median * np.exp(spread * rng.standard_normal(count))
     return [int(x) for x in np.clip(np.rint(drawn), 4, highest)]
 
 
 def from_trace(name: str, trace: str, copies: int, duration: float, seed: int) -> Load:
-    """Return a public trace with so many requests for each of its own, each within 10 s of it, own lengths mixed.
+    """Return a public trace with so many requests for each of its own, each within 10 s of it.
 
-    The traces were cut down (data/ATTRIBUTION.md); the minutes keep their shape, and bursts of seconds are
-    smoothed. Prefix sharing is left out.
+    The traces were cut down (data/ATTRIBUTION.md); the minutes keep their shape, bursts of seconds are
+    smoothed, lengths are drawn from the trace's own. Prefix sharing is left out.
     """
     rng = np.random.default_rng(seed)
     original = [r for r in load_trace(trace) if r.arrival_seconds < duration]

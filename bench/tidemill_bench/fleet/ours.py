@@ -32,7 +32,9 @@ def policy_for(settings: FleetSettings, percentile: int = 95) -> ScalingPolicy:
 class Tidemill:
     """The policy that ships."""
 
-    def __init__(self, policy: ScalingPolicy, on_decision: Callable[[float, Decision], None] | None = None) -> None:
+    def __init__(
+        self, policy: ScalingPolicy, on_decision: Callable[[float, Decision], None] | None = None
+    ) -> None:
         self._policy = policy
         self._state = ScalingState()
         self._on_decision = on_decision

@@ -1,9 +1,10 @@
 """A replica without a scheduler's bookkeeping: the same rules, counted instead of carried out, in leaps.
 
 Knows continuous batching in the order of arrival: decodes first, then prompts under way in chunks, then new
-requests while a slot is free and the KV cache is below its watermark; the newest gives way when blocks run out,
-and is computed again. Where nothing changes, many decode steps are one sum. Refuses to know prefixes, tenants
-and policies of order. `tests/bench/test_fleet_replicas.py` holds it against the engine's own scheduler.
+requests while a slot is free and the KV cache is below its watermark; the newest gives way when blocks run
+out, and is computed again. Where nothing changes, many decode steps are one sum. Refuses to know prefixes,
+tenants and policies of order. `tests/bench/test_fleet_replicas.py` holds it against the engine's own
+scheduler.
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ class QuickEngine:
         return num_running < self._max_num_seqs and committed + need <= self._admitted_tokens
 
     def _mixed_step(self) -> None:
-        """Do one step with every decode and as much of prompts as the budget allows: those under way first."""
+        """Do one step: every decode, then prompts under way, then new ones, as the budget allows."""
         budget = self._chunk_budget()
         waiting, prefilling = self._waiting, self._prefilling
         may_join = bool(waiting) and self._has_room(waiting[0])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class FleetRequest:
-    """One request; the replica that serves it writes when its tokens came, in seconds of the virtual clock."""
+    """One request; the replica that serves it writes down when its tokens came."""
 
     index: int
     arrival: float

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tidemill_bench.fleet.ours import Tidemill, policy_for
@@ -31,16 +32,39 @@ class Candidate:
     make: Callable[[FleetSettings], FleetPolicy]
 
 
+def _plain(factory: Callable[..., FleetPolicy], *knobs: object) -> FleetPolicy:
+    """Make a policy that needs to know nothing of the fleet; the last argument is the settings."""
+    return factory(*knobs[:-1])
+
+
+def _tidemill(settings: FleetSettings, percentile: int = 95) -> FleetPolicy:
+    return Tidemill(policy_for(settings, percentile))
+
+
+def _token_aware(backlog: float, kv: float, pace: Pace, settings: FleetSettings) -> FleetPolicy:
+    return token_aware(1.0 / settings.machine.step_time.coefficients[1], backlog, kv, pace)
+
+
+def _load_planner(share: float, sensitivity: float, settings: FleetSettings) -> FleetPolicy:
+    return LoadPlanner(
+        Targets(
+            ttft_seconds=share * settings.slo.ttft_seconds,
+            itl_seconds=share * settings.slo.itl_seconds,
+            sensitivity=sensitivity,
+            max_num_batched_tokens=settings.machine.max_num_batched_tokens,
+        )
+    )
+
+
 def ours() -> Candidate:
     """Return what ships."""
-    return Candidate(policy=OURS, knobs="as shipped", make=lambda s: Tidemill(policy_for(s)))
+    return Candidate(policy=OURS, knobs="as shipped", make=_tidemill)
 
 
 def ours_by_percentile() -> list[Candidate]:
     """Return ours with other percentiles in the SLO: its users' knob, for the plot only."""
     return [
-        Candidate(policy=OURS, knobs=f"P{p}", make=lambda s, p=p: Tidemill(policy_for(s, p)))
-        for p in (80, 90, 99)
+        Candidate(policy=OURS, knobs=f"P{p}", make=partial(_tidemill, percentile=p)) for p in (80, 90, 99)
     ]
 
 
@@ -54,7 +78,7 @@ def _hpa() -> list[Candidate]:
         Candidate(
             policy="hpa-kv",
             knobs=f"target {target:.0%}, window {window:.0f} s",
-            make=lambda _, t=target, w=window: on_kv_use(t, w),
+            make=partial(_plain, on_kv_use, target, window),
         )
         for target, window in ((0.2, 300.0), (0.35, 300.0), (0.5, 300.0), (0.7, 300.0), (0.35, 60.0))
     ]
@@ -62,7 +86,7 @@ def _hpa() -> list[Candidate]:
         Candidate(
             policy="hpa-queue",
             knobs=f"target {target:g}, window {window:.0f} s",
-            make=lambda _, t=target, w=window: on_queue(t, w),
+            make=partial(_plain, on_queue, target, window),
         )
         for target, window in ((0.5, 300.0), (1.0, 300.0), (3.0, 300.0), (1.0, 900.0))
     ]
@@ -74,9 +98,7 @@ def _keda() -> list[Candidate]:
         Candidate(
             policy="keda-tokens",
             knobs=f"{backlog:g} s, KV {kv:.0%}, {name} pace",
-            make=lambda s, b=backlog, k=kv, p=pace: token_aware(
-                1.0 / s.machine.step_time.coefficients[1], b, k, p
-            ),
+            make=partial(_token_aware, backlog, kv, pace),
         )
         for backlog, kv, name, pace in (
             (0.4, 0.35, "default", Pace()),
@@ -93,7 +115,7 @@ def _concurrency() -> list[Candidate]:
         Candidate(
             policy="knative",
             knobs=f"target {target:g}, window {window:.0f} s",
-            make=lambda _, t=target, w=window: Kpa(t, w),
+            make=partial(_plain, Kpa, target, window),
         )
         for target, window in ((10.0, 300.0), (16.0, 300.0), (24.0, 300.0), (10.0, 60.0), (16.0, 60.0))
     ]
@@ -101,7 +123,7 @@ def _concurrency() -> list[Candidate]:
         Candidate(
             policy="kubeai",
             knobs=f"target {target:g}, window {window:.0f} s",
-            make=lambda _, t=target, w=window: KubeAi(t, w),
+            make=partial(_plain, KubeAi, target, window),
         )
         for target, window in ((8.0, 120.0), (12.0, 120.0), (20.0, 120.0), (8.0, 600.0), (12.0, 600.0))
     ]
@@ -109,7 +131,7 @@ def _concurrency() -> list[Candidate]:
         Candidate(
             policy="ray-serve",
             knobs=f"target {target:g}, delays {up:.0f} and {down:.0f} s",
-            make=lambda _, t=target, u=up, d=down: RayServe(t, u, d),
+            make=partial(_plain, RayServe, target, up, down),
         )
         for target, up, down in (
             (8.0, 5.0, 120.0),
@@ -127,8 +149,10 @@ def _steppers() -> list[Candidate]:
         Candidate(
             policy="llm-d",
             knobs=f"KV {kv:.0%}, queue {queue:g}, spare {spare:.0%}",
-            make=lambda _, k=kv, q=queue, s=spare: SaturationAnalyser(
-                Thresholds(kv=k, queue=q, kv_spare=s, queue_spare=min(3.0, q / 2))
+            make=partial(
+                _plain,
+                SaturationAnalyser,
+                Thresholds(kv=kv, queue=queue, kv_spare=spare, queue_spare=min(3.0, queue / 2)),
             ),
         )
         for kv, queue, spare in (
@@ -143,14 +167,7 @@ def _steppers() -> list[Candidate]:
         Candidate(
             policy="dynamo",
             knobs=f"targets x {share:g}, sensitivity {sensitivity:.0%}",
-            make=lambda s, x=share, y=sensitivity: LoadPlanner(
-                Targets(
-                    ttft_seconds=x * s.slo.ttft_seconds,
-                    itl_seconds=x * s.slo.itl_seconds,
-                    sensitivity=y,
-                    max_num_batched_tokens=s.machine.max_num_batched_tokens,
-                )
-            ),
+            make=partial(_load_planner, share, sensitivity),
         )
         for share, sensitivity in ((0.25, 0.8), (0.35, 0.8), (0.5, 0.8), (1.0, 0.8), (0.35, 0.6))
     ]

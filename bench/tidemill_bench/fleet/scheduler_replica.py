@@ -1,7 +1,7 @@
 """A replica that is the engine's own scheduler, KV bookkeeping and learning, step by step on a virtual clock.
 
-Knows how to turn fleet requests into the engine's messages and its outputs into times. Prompts have no text:
-the prefix cache is off, and every prompt is a slice of the same tokens.
+Knows how to turn fleet requests into the engine's messages and its outputs into times. Prompts have no
+text: the prefix cache is off, and every prompt is a slice of the same tokens.
 """
 
 from __future__ import annotations

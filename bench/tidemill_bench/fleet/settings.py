@@ -1,4 +1,4 @@
-"""What is the same for every policy in a simulated fleet: the machine, the SLO, cold starts, scrapes. Values only."""
+"""What is the same for every policy in a simulated fleet: machine, SLO, cold starts, scrapes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ GPU_STEP_TIME = StepTime(
     coefficients=(0.050, 0.0006, 2.0e-7, 2.0e-8, 3.0e-5),
     provenance={
         "model": "a dense model of about 60 billion parameters on two GPUs",
-        "machine": "none: round figures as data sheets of two GPUs (each 2 TB/s, 300 TFLOPS) suggest, half of it used",
+        "machine": "none: round figures that data sheets suggest (each 2 TB/s, half of 300 TFLOPS)",
         "method": "not measured",
     },
 )

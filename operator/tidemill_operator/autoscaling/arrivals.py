@@ -19,7 +19,7 @@ TREND_NOISE = 1.5
 NOISE = 2.0
 """Standard deviations that a rise must stand out by."""
 REQUEST_VARIATION = 2.0
-"""Variance of the work of random arrivals over (count x mean squared): 1 for the count, about 1 for lengths."""
+"""Variance of random arrivals' work over (count x mean squared): 1 for the count, about 1 for lengths."""
 MAX_GROWTH = 2.0
 
 
@@ -89,9 +89,7 @@ def _forecast(recent: list[Arrivals], now: float, horizon_seconds: float) -> flo
     A rise is steady if each third of the window is above the one before: a jump is not, and is not led on.
     """
     third = TREND_SECONDS / 3
-    thirds = [
-        [s for s in recent if now - (age + 1) * third < s.at <= now - age * third] for age in (2, 1, 0)
-    ]
+    thirds = [[s for s in recent if now - (age + 1) * third < s.at <= now - age * third] for age in (2, 1, 0)]
     if any(_seconds(part) < third / 2 for part in thirds):
         return 0.0
     first, middle, last = (_rate(part) for part in thirds)

@@ -1,8 +1,8 @@
 """What one replica carries: requests a second by its own step times, limits and the SLO.
 
-Knows a queueing identity: with requests that cost `work` seconds of steps each, beside a fixed part `a` of every
-step, x of them a second make steps of a / (1 - x work) seconds, in which x out step requests decode at once.
-So each limit (inter-token SLO, slots, KV cache) is a largest x in closed form.
+Knows a queueing identity: with requests that cost `work` seconds of steps each, beside a fixed part `a` of
+every step, x of them a second make steps of a / (1 - x work) seconds, in which x out step requests decode
+at once. So each limit (inter-token SLO, slots, KV cache) is a largest x in closed form.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """From counters that only grow to what happened since they were last read: by pod and by process.
 
-A counter's owner is a pod's UID and its process's start; of a new owner nothing is known but its next reading.
-A reading that went down without a new process, or is no number, is dropped by name: it starts afresh.
+A counter's owner is a pod's UID and its process's start; of a new owner nothing is known but its next
+reading. A reading that went down without a new process, or is no number, is dropped by name: it starts
+afresh.
 """
 
 from __future__ import annotations
@@ -117,10 +118,8 @@ def _growth(key: str, before: Reading | None, now: Reading) -> Reading:
     return grown
 
 
-def _kept(
-    before: Mapping[str, Reading], now: Mapping[str, Reading], load: FleetLoad
-) -> dict[str, Reading]:
-    """Return the readings to compare the next ones with; those of pods and gateways that are gone go at once."""
+def _kept(before: Mapping[str, Reading], now: Mapping[str, Reading], load: FleetLoad) -> dict[str, Reading]:
+    """Return the readings to compare the next ones with; those of who is gone go at once."""
     alive = {f"pod/{replica.uid}/" for replica in load.replicas}
     alive |= {f"gateway/{gateway.name}/" for gateway in load.gateways}
     old = {key: row for key, row in before.items() if key[: key.rindex("/") + 1] in alive}

@@ -1,8 +1,8 @@
 """`desired_replicas`: one load, one policy, what is remembered and the time, and out comes a decision.
 
-The order: who counts; what was counted since; what is learned; a candidate from each signal, on the way up as
-it is and on the way down with a margin; then the rules (window, pace, schedules, bounds), each of which says
-what it changed. Returns a number and reasons: nothing here writes, waits or asks for the time.
+The order: who counts; what was counted since; what is learned; a candidate from each signal, on the way up
+as it is and on the way down with a margin; then the rules (window, pace, schedules, bounds), each of which
+says what it changed. Returns a number and reasons: nothing here writes, waits or asks for the time.
 """
 
 from __future__ import annotations
@@ -10,19 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tidemill_operator.autoscaling import behavior, fleet_view, learn, objectives, zero
-from tidemill_operator.autoscaling.arrivals import SHORT_SECONDS, ArrivalRate, arrival_rate
-from tidemill_operator.autoscaling.counting import count
+from tidemill_operator.autoscaling.arrivals import SHORT_SECONDS
 from tidemill_operator.autoscaling.decision import (
     Clamp,
     Decision,
     Finding,
     HistoryEntry,
-    Learned,
     ScalingState,
     Term,
 )
+from tidemill_operator.autoscaling.findings import Said, findings_of
 from tidemill_operator.autoscaling.fleet_view import FleetView
-from tidemill_operator.autoscaling.memory import Memory
+from tidemill_operator.autoscaling.gather import DEFAULT_CONCURRENCY, gather
 from tidemill_operator.autoscaling.model import FleetLoad
 from tidemill_operator.autoscaling.policy import ScalingPolicy
 from tidemill_operator.autoscaling.schedules import active
@@ -34,7 +33,6 @@ WINDOW_PER_STARTUP = 2.0
 SHORTEST_WINDOW, LONGEST_WINDOW = 60.0, 300.0
 CAUTION, MOST_CAUTION = 2.0, 8.0
 """The default window down grows with the error budget that is spent: twice as long where it is all spent."""
-DEFAULT_CONCURRENCY = 16.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +52,7 @@ class _Wish:
 def desired_replicas(load: FleetLoad, policy: ScalingPolicy, state: ScalingState, now: float) -> Decision:
     """Decide how many replicas there should be at `now`."""
     view = fleet_view.view(load, policy)
-    learned, memory, facts = _learn(load, view, policy, state)
+    learned, memory, facts = gather(load, view, policy, state)
     state = replace(
         state,
         learned=learned,
@@ -63,15 +61,19 @@ def desired_replicas(load: FleetLoad, policy: ScalingPolicy, state: ScalingState
     )
     current = max(view.num_staying, load.current_replicas - len(view.draining))
     measured = objectives.latencies(memory, policy)
-    wish = _wish(load, view, facts, current)
+    wish = _wish(view, facts, current)
     replicas, clamps, state = _apply_rules(wish, current, policy, state, now)
     replicas, clamps, wish = _apply_zero(load, view, policy, state, (replicas, clamps, wish))
     has_backlog = bool(wish.terms) and facts.waiting + facts.held + facts.smooth_backlog_tokens > 0
-    findings = _findings(view, policy, wish, clamps, current)
+    findings = findings_of(view, policy, Said(hold=wish.hold, message=wish.message, clamps=clamps), current)
     slo = objectives.finding(measured, policy, has_backlog=has_backlog)
-    return _decision(replicas, wish, clamps, (*findings, *((slo,) if slo else ())), _Frame(
-        current=current, policy=policy, state=state, now=now
-    ))
+    return _decision(
+        replicas,
+        wish,
+        clamps,
+        (*findings, *((slo,) if slo else ())),
+        _Frame(current=current, policy=policy, state=state, now=now),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,95 +84,7 @@ class _Frame:
     now: float
 
 
-def _learn(
-    load: FleetLoad, view: FleetView, policy: ScalingPolicy, state: ScalingState
-) -> tuple[Learned, Memory, Facts]:
-    """Count, learn, and gather what the terms need."""
-    before = state.memory
-    elapsed = 0.0 if before.at is None else max(0.0, load.at - before.at)
-    learned, memory = learn.with_new_pods(state.learned, before, view)
-    known = [r for r in view.ready if fleet_view.is_fresh(r, load.at, policy.stale_after_seconds)]
-    memory = count(load, known, memory).memory
-    memory = _smoothed(memory, before, view, elapsed)
-    startup = learned.startup_seconds or learn.DEFAULT_STARTUP_SECONDS
-    rate = arrival_rate(memory.arrivals, load.at, startup + policy.interval_seconds)
-    work, learned = learn.work_of(learned, memory, rate.prompt_tokens_per_request if rate else None)
-    machine = learn.machine_of(view.known)
-    capacity = learn.capacity_of(machine, work, learned, policy)
-    if capacity is not None:
-        learned = replace(
-            learned,
-            prefill_tokens_per_second=capacity.prefill_tokens_per_second,
-            decode_tokens_per_second=capacity.decode_tokens_per_second,
-        )
-    learned = _learn_concurrency(learned, view)
-    used = None
-    if capacity is not None and rate is not None and view.ready:
-        used = rate.measured / (len(view.ready) * capacity.requests_per_second)
-    utilization = learned.utilization or learn.DEFAULT_UTILIZATION
-    if rate is not None and _is_restless(rate, used, utilization):
-        memory = replace(memory, last_change=load.at)
-    is_steady = load.at - (memory.last_change or load.at) > objectives.STEADY_SECONDS
-    share = objectives.latencies(memory, policy).pressure if is_steady else None
-    utilization = objectives.utilization(utilization, used, share, elapsed / 60.0)
-    learned = replace(learned, utilization=utilization)
-    slots = machine.limits.max_num_seqs if machine else DEFAULT_CONCURRENCY
-    return learned, memory, Facts(
-        policy=policy,
-        num_ready=len(view.ready),
-        num_staying=view.num_staying,
-        num_unknown=view.num_unknown,
-        startup_seconds=startup,
-        waiting=view.num_waiting,
-        held=view.held_requests,
-        backlog_tokens=view.waiting_prompt_tokens + view.held_prompt_tokens,
-        smooth_kv=memory.smooth.get("kv", 0.0),
-        smooth_running=memory.smooth.get("running", 0.0),
-        smooth_backlog_tokens=memory.smooth.get("backlog_tokens", 0.0),
-        capacity_tokens=machine.limits.capacity_tokens if machine else 0.0,
-        concurrency=learned.concurrency or slots,
-        utilization=utilization,
-        rate=rate,
-        work=work,
-        capacity=capacity,
-        step_times=machine.step_times if machine else None,
-    )
-
-
-def _is_restless(rate: ArrivalRate, used: float | None, utilization: float) -> bool:
-    """Say whether the load is changing, or more than replicas are meant to carry: neither teaches anything."""
-    is_rising = rate.expected > 1.15 * rate.measured
-    return is_rising or (used is not None and used > utilization + objectives.NEAR)
-
-
-def _smoothed(memory: Memory, before: Memory, view: FleetView, elapsed: float) -> Memory:
-    """Update the means, and note when the fleet last changed."""
-    now = {
-        "kv": view.kv_use,
-        "running": float(view.num_running),
-        "backlog_tokens": view.waiting_prompt_tokens + view.held_prompt_tokens,
-    }
-    is_changing = bool(view.coming) or memory.known_ready != before.known_ready or before.at is None
-    return replace(
-        memory,
-        smooth=learn.smoothed(before, elapsed, now),
-        last_change=memory.at if is_changing else before.last_change,
-    )
-
-
-def _learn_concurrency(learned: Learned, view: FleetView) -> Learned:
-    """Learn how many requests a replica runs while others wait: the larger numbers count more."""
-    busy = [float(f.num_running) for f in view.known if f.num_waiting > 0]
-    concurrency = learned.concurrency
-    for running in busy:
-        if concurrency is None:
-            concurrency = running
-        else:
-            concurrency += (0.09 if running > concurrency else 0.01) * (running - concurrency)
-    return replace(learned, concurrency=concurrency)
-
-
-def _wish(load: FleetLoad, view: FleetView, facts: Facts, current: int) -> _Wish:
+def _wish(view: FleetView, facts: Facts, current: int) -> _Wish:
     """Let every signal say its number; hold where too little is known."""
     hold = _hold(view, current)
     if hold:
@@ -218,8 +132,7 @@ def _apply_rules(
     past_up = behavior.remember(state.memory.wanted_up, now, wish.up, keep)
     past_down = behavior.remember(state.wanted, now, wish.down, keep)
     periods = (
-        behavior.longest_period(rules)
-        for rules in (policy.behavior.scale_up, policy.behavior.scale_down)
+        behavior.longest_period(rules) for rules in (policy.behavior.scale_up, policy.behavior.scale_down)
     )
     longest = max(periods)
     changes = tuple(c for c in state.changes if c[0] > now - longest)
@@ -278,43 +191,6 @@ def _apply_zero(
         text = f"{'max' if bounded < replicas else 'min'}Replicas is {bounded}"
         clamps = (*clamps, Clamp(name=name, before=replicas, after=bounded, message=text))
     return (replicas if wish.hold and current else bounded), clamps, wish
-
-
-def _findings(
-    view: FleetView, policy: ScalingPolicy, wish: _Wish, clamps: tuple[Clamp, ...], current: int
-) -> tuple[Finding, ...]:
-    """Say in conditions' terms what is known, and what stands in the way."""
-    if view.num_unknown:
-        status, reason = ("False", "MetricsMissing") if wish.hold else ("True", "SomeMissing")
-        text = f"{view.num_unknown} of {len(view.ready)} ready replicas give no figures ({view.missing})"
-    elif view.ready and not view.known:
-        status, reason, text = "False", "MetricsMissing", "no figures"
-    elif wish.hold:
-        status, reason, text = "False", "MetricsMissing", wish.hold
-    else:
-        status, reason = "True", "Available"
-        text = f"{len(view.known)} of {len(view.ready)} ready replicas give figures"
-    metrics = Finding(
-        condition="MetricsAvailable",
-        status="False" if status == "False" else "True",
-        reason=reason,
-        message=text,
-    )
-    limiting = [c for c in clamps if c.name in {"Maximum", "Minimum", "ScaleUpPace", "ScaleDownPace"}]
-    limited = Finding(
-        condition="ScalingLimited",
-        status="True" if limiting else "False",
-        reason=limiting[-1].name if limiting else "WithinLimits",
-        message=limiting[-1].message if limiting else f"{current} replicas are within all limits",
-    )
-    is_active = not wish.hold
-    active_finding = Finding(
-        condition="ScalingActive",
-        status="True" if is_active else "False",
-        reason=("Advisory" if policy.mode == "Advisory" else "Deciding") if is_active else "MetricsMissing",
-        message=wish.message,
-    )
-    return metrics, limited, active_finding
 
 
 def _decision(

@@ -1,7 +1,7 @@
 """Who counts: the replicas of a load by what is known of them, and the sums over those that are.
 
-Draining replicas are neither capacity nor coming; those that start or wait for a node are coming. Figures that
-are missing or older than `staleAfter` are unknown, which is not zero.
+Draining replicas are neither capacity nor coming; those that start or wait for a node are coming. Figures
+that are missing or older than `staleAfter` are unknown, which is not zero.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is learned of a service between decisions: start-up time, lengths, speeds, concurrency, how full is too full.
+"""What is learned of a service between decisions: start-up time, lengths, speeds, concurrency.
 
 Pure: the new figures from the old ones and one load. Everything fades, so that another model or machine is
 learned too; every figure is a mean or a bound that can be shown in status.
@@ -52,12 +52,16 @@ def smoothed(memory: Memory, elapsed: float, now: dict[str, float]) -> dict[str,
     """Return means over about a minute of figures that jump."""
     share = 1.0 - math.exp(-elapsed / SMOOTH_SECONDS)
     return {
-        name: value if name not in memory.smooth else memory.smooth[name] + share * (value - memory.smooth[name])
+        name: value
+        if name not in memory.smooth
+        else memory.smooth[name] + share * (value - memory.smooth[name])
         for name, value in now.items()
     }
 
 
-def work_of(learned: Learned, memory: Memory, prompt_at_gateways: float | None) -> tuple[Work | None, Learned]:
+def work_of(
+    learned: Learned, memory: Memory, prompt_at_gateways: float | None
+) -> tuple[Work | None, Learned]:
     """Return the requests of late and the figures that were learned of them."""
     tokens = memory.tokens
     if tokens.ended >= MIN_REQUESTS:

@@ -36,7 +36,7 @@ class LatencyWindow:
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Counters as last read, by who counted (a process that restarts is another one), and what they came to."""
+    """Counters as last read, by who counted (a process that restarts is another one), and the sums."""
 
     at: float | None = None
     counters: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Memory:
     time_to_first_token_hour: LatencyWindow | None = None
     """The same for about an hour: the error budget."""
     smooth: Mapping[str, float] = field(default_factory=dict)
-    """Means over about a minute: `kv` (replicas' worth), `running`, `backlog_tokens`."""
+    """Means over about a minute: `kv` (in replicas), `running`, `waiting`, `backlog_tokens`."""
     known_ready: frozenset[str] = frozenset()
     """Pods whose start-up time was counted."""
     last_change: float | None = None

@@ -1,7 +1,8 @@
 """Whether the service keeps its latency objectives, and how full replicas may be so that it does.
 
 The utilization is learned by feedback: it falls while a steady fleet misses an objective and rises, slowly,
-while a fleet that is about as full as allowed keeps it easily. A fleet that has just changed teaches nothing.
+while a fleet that is about as full as allowed keeps it easily. A fleet that has just changed teaches
+nothing.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class Latencies:
     worst_share: float | None
     """The larger of measured over promised."""
     pressure: float | None
-    """The same of what more replicas would better: of the gaps between tokens the median, since an engine lets
-    single gaps grow up to the objective to get prompts done."""
+    """The same of what more replicas would better: of the gaps between tokens the median, since an engine
+    lets single gaps grow up to the objective to get prompts done."""
 
 
 def latencies(memory: Memory, policy: ScalingPolicy) -> Latencies:

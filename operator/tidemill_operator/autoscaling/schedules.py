@@ -1,8 +1,8 @@
 """Schedules: times from which a service keeps at least so many replicas. Five-field cron in a time zone.
 
-Knows minute, hour, day of month, month and day of week, with lists, ranges, steps and names; a day matches if
-either of its two fields does, where both are restricted, as cron has it. Local times that a clock change skips
-do not happen; those that it repeats begin a schedule once more, which changes nothing while it runs.
+Knows minute, hour, day of month, month and day of week, with lists, ranges, steps and names; a day matches
+if either of its two fields does, where both are restricted, as cron has it. Local times that a clock change
+skips do not happen; those that it repeats begin a schedule once more, which changes nothing while it runs.
 """
 
 from __future__ import annotations
@@ -55,9 +55,7 @@ def parse_cron(text: str) -> Cron:
     fields = text.split()
     if len(fields) != len(_BOUNDS):
         raise ValueError(f"{text!r} has {len(fields)} fields, not five: minute hour day month weekday")
-    minutes, hours, days, months, weekdays = (
-        _values(field, index) for index, field in enumerate(fields)
-    )
+    minutes, hours, days, months, weekdays = (_values(field, index) for index, field in enumerate(fields))
     return Cron(
         minutes=minutes,
         hours=hours,

@@ -1,6 +1,7 @@
 """The candidates: how many replicas each signal asks for, and the numbers that say so.
 
-Pure arithmetic on sums. Each returns a `Term`, or None where it abstains. `Facts` are what all of them share.
+Pure arithmetic on sums. Each returns a `Term`, or None where it abstains. `Facts` are what all of them
+share.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Facts:
     smooth_kv: float
     smooth_running: float
     smooth_backlog_tokens: float
+    smooth_waiting: float
     capacity_tokens: float
     concurrency: float
     utilization: float
@@ -50,8 +52,12 @@ class Facts:
 
     @property
     def spare_requests(self) -> float:
-        """Return how many waiting requests the fleet works off before a pod asked for now is ready."""
-        if self.capacity is None or self.rate is None:
+        """Return how many waiting requests the fleet works off before a pod asked for now is ready.
+
+        None, whatever the figures promise, where the fleet is complete and the queue is not seen to fall.
+        """
+        is_falling = self.waiting + self.held < self.smooth_waiting or self.num_staying > self.num_ready
+        if self.capacity is None or self.rate is None or not is_falling:
             return 0.0
         spare = self.num_staying * self.capacity.requests_per_second - self.rate.expected
         return max(0.0, spare * self.startup_seconds)
@@ -81,7 +87,7 @@ def kv_cache(facts: Facts) -> Term | None:
 
 
 def queue(facts: Facts) -> Term | None:
-    """Ask for the replicas that a queue lacks, beyond what those that are there work off before new ones start."""
+    """Ask for the replicas that a queue lacks, beyond what is worked off before new ones start."""
     allowed = facts.policy.queue_length_per_replica
     waiting = facts.waiting + facts.held
     deficit = waiting * facts.margin - allowed * facts.num_ready

@@ -29,9 +29,7 @@ def wake(load: FleetLoad, view: FleetView, policy: ScalingPolicy, concurrency: f
     return min(policy.max_replicas, max(1, math.ceil(view.held_requests / max(1.0, concurrency))))
 
 
-def idleness(
-    load: FleetLoad, view: FleetView, policy: ScalingPolicy, last_request: float | None
-) -> Idleness:
+def idleness(load: FleetLoad, view: FleetView, policy: ScalingPolicy, last_request: float | None) -> Idleness:
     """Say whether nothing has arrived or been in flight anywhere for `idleAfter`."""
     if policy.scale_to_zero is None:
         return Idleness(may_go=False, message="")
@@ -45,7 +43,9 @@ def idleness(
     since = load.at - last_request if last_request is not None else 0.0
     if since < idle_after:
         left = idle_after - since
-        return Idleness(may_go=False, message=f"idle for {since:.0f} s of {idle_after:.0f}", seconds_left=left)
+        return Idleness(
+            may_go=False, message=f"idle for {since:.0f} s of {idle_after:.0f}", seconds_left=left
+        )
     return Idleness(may_go=True, message=f"no request for {since:.0f} s, idleAfter is {idle_after:.0f} s")
 
 
@@ -54,9 +54,7 @@ def is_busy(view: FleetView) -> bool:
     return bool(view.held_requests or view.in_flight_requests or view.num_waiting or view.num_running)
 
 
-def last_request_time(
-    before: float | None, load: FleetLoad, view: FleetView
-) -> float | None:
+def last_request_time(before: float | None, load: FleetLoad, view: FleetView) -> float | None:
     """Return when a request was last known; where nobody knows, idleness counts from now."""
     if is_busy(view):
         return load.at

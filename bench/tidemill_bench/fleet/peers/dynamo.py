@@ -1,10 +1,11 @@
 """NVIDIA Dynamo's planner in load mode, aggregated workers, with TTFT and ITL targets.
 
-Source: docs.nvidia.com/dynamo (v1.5), "Planner", load-based scaling, and its design page: each worker's next TTFT
-and ITL are estimated from its queued prompt tokens and its decoding context by a fitted model of its steps; one
-more worker where every worker's estimate is above a target; one fewer where, with the load of N on N - 1, each
-stays below the targets times a sensitivity (80 %), the KV cache holds it, and both agree; every 5 s, but nothing
-while workers come or go. Here the fitted model is the step times that each replica reports.
+Source: docs.nvidia.com/dynamo (v1.5), "Planner", load-based scaling, and its design page: each worker's
+next TTFT and ITL are estimated from its queued prompt tokens and its decoding context by a fitted model of
+its steps; one more worker where every worker's estimate is above a target; one fewer where, with the load
+of N on N - 1, each stays below the targets times a sensitivity (80 %), the KV cache holds it, and both
+agree; every 5 s, but nothing while workers come or go. Here the fitted model is the step times that each
+replica reports.
 """
 
 from __future__ import annotations

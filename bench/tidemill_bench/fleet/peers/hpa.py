@@ -1,9 +1,10 @@
 """Kubernetes' HorizontalPodAutoscaler (autoscaling/v2) on one or more metrics with an AverageValue target.
 
-Source: kubernetes.io, "Horizontal Pod Autoscaling", algorithm details and configurable scaling behavior (v1.33):
-desired = ceil(sum / target), nothing within the tolerance of 10 %, every 15 s; the largest wish of several metrics;
-scaleDown takes the highest wish of its window (300 s); scaleUp adds at most 100 % or 4 pods each 15 s. Pods
-that are not ready count as 0 in the sum. Left out: the delay of a metrics pipeline, which would only hurt it.
+Source: kubernetes.io, "Horizontal Pod Autoscaling", algorithm details and configurable scaling behavior
+(v1.33): desired = ceil(sum / target), nothing within the tolerance of 10 %, every 15 s; the largest wish of
+several metrics; scaleDown takes the highest wish of its window (300 s); scaleUp adds at most 100 % or 4
+pods each 15 s. Pods that are not ready count as 0 in the sum. Left out: the delay of a metrics pipeline,
+which would only hurt it.
 """
 
 from __future__ import annotations

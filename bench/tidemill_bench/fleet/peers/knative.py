@@ -1,10 +1,11 @@
 """Knative's pod autoscaler (KPA) on concurrency.
 
-Source: knative.dev, "Additional autoscaling configuration for Knative Pod Autoscaler" and the config-autoscaler
-defaults (Serving 1.18): desired = ceil(mean concurrency / target) over a stable window of 60 s, and over a panic
-window of a tenth of it; panic begins where the latter wants at least twice the ready pods, ends a stable window
-after the last such moment, and never shrinks meanwhile; at most half of the pods go at once. The target is the
-concurrency that a user sets times the utilization (70 %); the knob is their product.
+Source: knative.dev, "Additional autoscaling configuration for Knative Pod Autoscaler" and the config-
+autoscaler defaults (Serving 1.18): desired = ceil(mean concurrency / target) over a stable window of 60 s,
+and over a panic window of a tenth of it; panic begins where the latter wants at least twice the ready pods,
+ends a stable window after the last such moment, and never shrinks meanwhile; at most half of the pods go at
+once. The target is the concurrency that a user sets times the utilization (70 %); the knob is their
+product.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """KubeAI's autoscaler: a moving average of active requests.
 
 Source: kubeai.org, "Configure autoscaling", and its Helm values (0.22): every 10 s, ceil(mean of the active
-requests over a time window of 10 min / targetRequests); fewer only after as many wishes in a row as fit into
-scaleDownDelaySeconds (30). The average begins with zeros.
+requests over a time window of 10 min / targetRequests); fewer only after as many wishes in a row as fit
+into scaleDownDelaySeconds (30). The average begins with zeros.
 """
 
 from __future__ import annotations

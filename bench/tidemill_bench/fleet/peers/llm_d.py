@@ -1,9 +1,10 @@
 """llm-d's saturation analyser (Workload Variant Autoscaler, the percentage-based V1).
 
-Source: llm-d-workload-variant-autoscaler, docs/saturation-analyzer.md and deploy/configmap-saturation-scaling.yaml
-(v0.7): a replica is saturated at KV use >= 0.80 or a queue >= 5, both the highest of a minute; one more replica
-where the mean spare KV of the others is below 0.1 or their mean spare queue below 3; one fewer where, with the
-load on one replica less, both stay at or above these. No replica is added while one is starting. Every 30 s.
+Source: llm-d-workload-variant-autoscaler, docs/saturation-analyzer.md and deploy/configmap-saturation-
+scaling.yaml (v0.7): a replica is saturated at KV use >= 0.80 or a queue >= 5, both the highest of a minute;
+one more replica where the mean spare KV of the others is below 0.1 or their mean spare queue below 3; one
+fewer where, with the load on one replica less, both stay at or above these. No replica is added while one
+is starting. Every 30 s.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the other autoscalers read from a load: plain sums over ready replicas. Missing replicas are left out."""
+"""What the other autoscalers read from a load: plain sums over ready replicas with figures."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Ray Serve's default policy: ongoing requests per replica.
 
-Source: docs.ray.io, "Advanced Ray Serve Autoscaling" and `AutoscalingConfig` (2.49): ongoing requests, averaged
-over look_back_period_s (30), over target_ongoing_requests; more replicas after the wish has stood for
-upscale_delay_s (30), fewer after downscale_delay_s (600). Both smoothing factors stay at 1.
+Source: docs.ray.io, "Advanced Ray Serve Autoscaling" and `AutoscalingConfig` (2.49): ongoing requests,
+averaged over look_back_period_s (30), over target_ongoing_requests; more replicas after the wish has stood
+for upscale_delay_s (30), fewer after downscale_delay_s (600). Both smoothing factors stay at 1.
 """
 
 from __future__ import annotations

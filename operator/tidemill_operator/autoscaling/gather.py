@@ -1,0 +1,111 @@
+"""From one load and what is remembered to the facts that signals work with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tidemill_operator.autoscaling import fleet_view, learn, objectives
+from tidemill_operator.autoscaling.arrivals import ArrivalRate, arrival_rate
+from tidemill_operator.autoscaling.counting import count
+from tidemill_operator.autoscaling.decision import Learned, ScalingState
+from tidemill_operator.autoscaling.fleet_view import FleetView
+from tidemill_operator.autoscaling.memory import Memory
+from tidemill_operator.autoscaling.model import FleetLoad
+from tidemill_operator.autoscaling.policy import ScalingPolicy
+from tidemill_operator.autoscaling.terms import Facts
+
+DEFAULT_CONCURRENCY = 16.0
+
+
+def gather(
+    load: FleetLoad, view: FleetView, policy: ScalingPolicy, state: ScalingState
+) -> tuple[Learned, Memory, Facts]:
+    """Count, learn, and gather what the terms need."""
+    before = state.memory
+    elapsed = 0.0 if before.at is None else max(0.0, load.at - before.at)
+    learned, memory = learn.with_new_pods(state.learned, before, view)
+    known = [r for r in view.ready if fleet_view.is_fresh(r, load.at, policy.stale_after_seconds)]
+    memory = count(load, known, memory).memory
+    memory = _smoothed(memory, before, view, elapsed)
+    startup = learned.startup_seconds or learn.DEFAULT_STARTUP_SECONDS
+    rate = arrival_rate(memory.arrivals, load.at, startup + policy.interval_seconds)
+    work, learned = learn.work_of(learned, memory, rate.prompt_tokens_per_request if rate else None)
+    machine = learn.machine_of(view.known)
+    capacity = learn.capacity_of(machine, work, learned, policy)
+    if capacity is not None:
+        learned = replace(
+            learned,
+            prefill_tokens_per_second=capacity.prefill_tokens_per_second,
+            decode_tokens_per_second=capacity.decode_tokens_per_second,
+        )
+    learned = _learn_concurrency(learned, view)
+    used = None
+    if capacity is not None and rate is not None and view.ready:
+        used = rate.measured / (len(view.ready) * capacity.requests_per_second)
+    utilization = learned.utilization or learn.DEFAULT_UTILIZATION
+    if rate is not None and _is_restless(rate, used, utilization):
+        memory = replace(memory, last_change=load.at)
+    is_steady = load.at - (memory.last_change or load.at) > objectives.STEADY_SECONDS
+    share = objectives.latencies(memory, policy).pressure if is_steady else None
+    utilization = objectives.utilization(utilization, used, share, elapsed / 60.0)
+    learned = replace(learned, utilization=utilization)
+    slots = machine.limits.max_num_seqs if machine else DEFAULT_CONCURRENCY
+    return (
+        learned,
+        memory,
+        Facts(
+            policy=policy,
+            num_ready=len(view.ready),
+            num_staying=view.num_staying,
+            num_unknown=view.num_unknown,
+            startup_seconds=startup,
+            waiting=view.num_waiting,
+            held=view.held_requests,
+            backlog_tokens=view.waiting_prompt_tokens + view.held_prompt_tokens,
+            smooth_kv=memory.smooth.get("kv", 0.0),
+            smooth_running=memory.smooth.get("running", 0.0),
+            smooth_backlog_tokens=memory.smooth.get("backlog_tokens", 0.0),
+            smooth_waiting=memory.smooth.get("waiting", 0.0),
+            capacity_tokens=machine.limits.capacity_tokens if machine else 0.0,
+            concurrency=learned.concurrency or slots,
+            utilization=utilization,
+            rate=rate,
+            work=work,
+            capacity=capacity,
+            step_times=machine.step_times if machine else None,
+        ),
+    )
+
+
+def _is_restless(rate: ArrivalRate, used: float | None, utilization: float) -> bool:
+    """Say whether the load is changing, or is more than replicas are meant to carry."""
+    is_rising = rate.expected > 1.15 * rate.measured
+    return is_rising or (used is not None and used > utilization + objectives.NEAR)
+
+
+def _smoothed(memory: Memory, before: Memory, view: FleetView, elapsed: float) -> Memory:
+    """Update the means, and note when the fleet last changed."""
+    now = {
+        "kv": view.kv_use,
+        "running": float(view.num_running),
+        "backlog_tokens": view.waiting_prompt_tokens + view.held_prompt_tokens,
+        "waiting": float(view.num_waiting + view.held_requests),
+    }
+    is_changing = bool(view.coming) or memory.known_ready != before.known_ready or before.at is None
+    return replace(
+        memory,
+        smooth=learn.smoothed(before, elapsed, now),
+        last_change=memory.at if is_changing else before.last_change,
+    )
+
+
+def _learn_concurrency(learned: Learned, view: FleetView) -> Learned:
+    """Learn how many requests a replica runs while others wait: the larger numbers count more."""
+    busy = [float(f.num_running) for f in view.known if f.num_waiting > 0]
+    concurrency = learned.concurrency
+    for running in busy:
+        if concurrency is None:
+            concurrency = running
+        else:
+            concurrency += (0.09 if running > concurrency else 0.01) * (running - concurrency)
+    return replace(learned, concurrency=concurrency)

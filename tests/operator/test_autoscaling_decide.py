@@ -1,0 +1,346 @@
+"""Decisions of the autoscaler, each named for what broke others'."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoscaling_builders import (
+    START,
+    Scenario,
+    make_demand,
+    make_figures,
+    make_histogram,
+    make_load,
+    make_policy,
+    make_replica,
+    with_figures,
+)
+from tidemill_operator.autoscaling.decide import desired_replicas
+from tidemill_operator.autoscaling.model import (
+    Behavior,
+    Decision,
+    FleetLoad,
+    GatewayLoad,
+    PacePolicy,
+    ScaleToZero,
+    ScalingRules,
+    ScalingState,
+    Schedule,
+    SloTargets,
+)
+from tidemill_operator.autoscaling.state_json import from_json, to_json
+
+TO_ZERO = ScaleToZero(idle_after_seconds=600)
+
+
+def finding(decision: Decision, condition: str) -> str:
+    return next(f.status for f in decision.findings if f.condition == condition)
+
+
+def gateways(*demands: object) -> tuple[GatewayLoad, ...]:
+    return tuple(
+        GatewayLoad(name=f"gateway-{i}", started=START - 5000, demand=demand)  # type: ignore[arg-type]
+        for i, demand in enumerate(demands)
+    )
+
+
+def test_kv_stock_is_not_a_rate_so_a_growing_queue_scales_up_at_16_percent_kv_use() -> None:
+    load = with_figures(make_load(3), held_blocks=640, num_waiting=40, num_running=48)
+    decision = Scenario().run(load, 60, rate=6.0)
+    assert decision.replicas > 3
+    assert decision.reason in {"Queue", "ArrivalRate"}
+
+
+def test_kv_stock_is_not_a_rate_so_nothing_shrinks_while_requests_wait() -> None:
+    load = with_figures(make_load(3), held_blocks=640, num_waiting=1)
+    scenario = Scenario()
+    scenario.run(load, 900, rate=0.1)
+    assert {decision.replicas for decision in scenario.decisions} == {3}
+    assert scenario.last.clamps[0].name == "RequestsWait"
+
+
+def test_prefill_heavy_load_scales_up_although_kv_use_is_stuck_at_32_percent() -> None:
+    load = with_figures(
+        make_load(2), held_blocks=1280, num_running=6, num_waiting=12, waiting_prompt_tokens=90_000
+    )
+    decision = Scenario().run(load, 60, rate=2.0, prompt=6000, output=20)
+    assert decision.replicas > 2
+
+
+def test_metrics_labels_missing_is_not_zero_but_a_hold() -> None:
+    load = make_load(3, replicas=tuple(make_replica(n, figures=None) for n in range(3)))
+    decision = Scenario().run(load, 1200, rate=0.0)
+    assert decision.replicas == 3
+    assert decision.reason == "MetricsMissing"
+    assert finding(decision, "MetricsAvailable") == "False"
+    assert finding(decision, "ScalingActive") == "False"
+
+
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_metrics_outage_reads_as_a_hold_at_the_current_count_and_recovers_by_itself(count: int) -> None:
+    policy = make_policy(min_replicas=0, scale_to_zero=TO_ZERO)
+    dark = make_load(
+        count,
+        replicas=tuple(make_replica(n, figures=None, missing_reason="timed out") for n in range(count)),
+        gateways=gateways(None),
+    )
+    scenario = Scenario(policy)
+    scenario.run(dark, 1800)
+    assert {decision.replicas for decision in scenario.decisions} == {count}
+    assert scenario.last.reason in {"MetricsMissing", "AtZero"}
+    back = scenario.run(make_load(count), 30, rate=1.0)
+    assert count == 0 or finding(back, "MetricsAvailable") == "True"
+
+
+def test_stale_figures_are_unknown_and_not_the_last_value() -> None:
+    stale = with_figures(make_load(3), sampled_at=START - 60)
+    decision = desired_replicas(stale, make_policy(), ScalingState(), START)
+    assert decision.replicas == 3
+    assert finding(decision, "MetricsAvailable") == "False"
+
+
+def test_a_replica_without_figures_counts_as_at_target_on_the_way_down() -> None:
+    replicas = (make_replica(0), make_replica(1), make_replica(2, figures=None))
+    scenario = Scenario(make_policy(slo=SloTargets()))
+    scenario.run(make_load(3, replicas=replicas), 900, rate=0.2)
+    known = Scenario(make_policy(slo=SloTargets()))
+    known.run(make_load(3), 900, rate=0.2)
+    assert scenario.last.replicas > known.last.replicas == 1
+
+
+def test_a_silent_gateway_is_not_an_idle_one() -> None:
+    scenario = Scenario(make_policy(min_replicas=0, scale_to_zero=TO_ZERO))
+    load = make_load(
+        1,
+        replicas=(make_replica(0, figures=make_figures(num_running=0)),),
+        gateways=gateways(make_demand(), None),
+    )
+    scenario.run(load, 3600)
+    assert scenario.last.replicas == 1
+
+
+def test_waits_for_all_ready_is_wrong_so_the_ready_ones_load_scales_and_what_is_coming_counts() -> None:
+    stuck = make_replica(2, is_ready=False, ready_since=None, figures=None)
+    busy = make_figures(num_waiting=60, num_running=48, held_blocks=3600)
+    load = make_load(3, replicas=(make_replica(0, figures=busy), make_replica(1, figures=busy), stuck))
+    decision = Scenario().run(load, 60, rate=6.0)
+    assert decision.replicas > 3
+    coming = tuple(make_replica(n, is_ready=False, ready_since=None, figures=None) for n in range(2, 12))
+    enough = make_load(12, replicas=(*load.replicas[:2], *coming))
+    assert Scenario().run(enough, 60, rate=6.0).replicas == 12
+
+
+def test_pending_pods_count_so_a_burst_is_answered_once_and_not_by_a_cascade() -> None:
+    scenario = Scenario()
+    load = with_figures(make_load(2), num_running=48, held_blocks=3600, num_waiting=20)
+    first = scenario.run(load, 30, rate=8.0).replicas
+    coming = tuple(
+        make_replica(n, is_ready=False, ready_since=None, figures=None, created=START)
+        for n in range(2, first)
+    )
+    waiting = replace(load, current_replicas=first, replicas=(*load.replicas, *coming))
+    later = scenario.run(waiting, 90, rate=8.0).replicas
+    assert 4 <= first <= later <= first + 4
+
+
+def test_oscillation_constant_load_at_a_boundary_changes_at_most_once_in_an_hour() -> None:
+    scenario = Scenario()
+    load, changes = make_load(3), 0
+    for _ in range(720):
+        decision = scenario.step(load, rate=4.42)
+        if decision.replicas != len(load.replicas):
+            changes += 1
+            load = make_load(decision.replicas)
+    assert changes <= 1
+
+
+def test_queue_wait_not_seen_elsewhere_scales_by_the_whole_deficit_in_one_decision() -> None:
+    scenario = Scenario()
+    full = with_figures(make_load(2), num_running=48, held_blocks=3600)
+    scenario.run(full, 60, rate=3.0)
+    queued = with_figures(full, num_waiting=240, waiting_prompt_tokens=200_000)
+    decision = scenario.step(queued, rate=3.0)
+    assert decision.replicas >= 4
+    assert decision.unclamped_replicas == decision.replicas
+
+
+def test_restart_forgets_nothing_a_window_in_progress_goes_on() -> None:
+    scenario = Scenario(
+        make_policy(behavior=Behavior(scale_down=ScalingRules(stabilization_window_seconds=300)))
+    )
+    busy = with_figures(make_load(4), held_blocks=3000)
+    scenario.run(busy, 300, rate=5.0)
+    idle = make_load(4)
+    scenario.run(idle, 120, rate=0.2)
+    scenario.state = from_json(to_json(scenario.state))
+    after = [scenario.step(idle, rate=0.2).replicas for _ in range(30)]
+    assert set(after) == {4}
+    assert scenario.run(idle, 300, rate=0.2).replicas < 4
+
+
+def test_status_lost_on_restore_means_hold_until_the_load_is_measured_again() -> None:
+    scenario = Scenario()
+    assert {scenario.step(make_load(5), rate=1.0).replicas for _ in range(10)} == {5}
+
+
+def test_to_zero_in_one_step_is_wrong_five_replicas_go_down_by_the_rules_and_to_zero_after_idle_after() -> (
+    None
+):
+    policy = make_policy(min_replicas=0, scale_to_zero=TO_ZERO)
+    scenario = Scenario(policy)
+    scenario.run(with_figures(make_load(5), held_blocks=3000), 300, rate=6.0)
+    ended, load, seen = scenario.now, make_load(5), []
+    while scenario.now < ended + 1500:
+        demand = make_demand(last_request_time=ended)
+        load = make_load(load.current_replicas, gateways=gateways(demand))
+        load = with_figures(load, num_running=0, held_blocks=0)
+        decision = scenario.step(load)
+        if decision.replicas != load.current_replicas:
+            seen.append((scenario.now - ended, decision.replicas))
+            load = make_load(decision.replicas)
+    assert [count for at, count in seen if at < 600][-1:] == [1]
+    assert seen[-1][1] == 0
+    assert seen[-1][0] >= 600
+    assert scenario.last.replicas == 0
+
+
+def test_wrong_filter_runaway_only_the_replicas_given_are_counted_and_deleted_ones_leave_at_once() -> None:
+    scenario = Scenario()
+    scenario.run(with_figures(make_load(4), held_blocks=3900), 120, rate=5.0)
+    gone = make_load(1, current_replicas=1)
+    scenario.step(gone, rate=0.1)
+    keys = [key for key in scenario.state.memory.counters if key.startswith("pod/")]
+    assert [key.split("/")[1] for key in keys] == ["uid-0"]
+
+
+def test_a_service_at_zero_wakes_for_held_requests_with_as_many_replicas_as_they_fill() -> None:
+    policy = make_policy(min_replicas=0, scale_to_zero=TO_ZERO)
+    held = make_load(0, gateways=gateways(make_demand(held_requests=40)))
+    assert desired_replicas(held, policy, ScalingState(), START).replicas == 3
+    asked = make_load(0, activation_request_time=START - 5)
+    decision = desired_replicas(asked, policy, ScalingState(), START)
+    assert (decision.replicas, decision.reason) == (1, "Activation")
+
+
+def test_a_service_at_zero_stays_there_while_nobody_asks() -> None:
+    policy = make_policy(min_replicas=0, scale_to_zero=TO_ZERO)
+    scenario = Scenario(policy)
+    scenario.run(make_load(0), 600)
+    assert {decision.replicas for decision in scenario.decisions} == {0}
+
+
+def test_never_to_zero_before_the_first_ready() -> None:
+    policy = make_policy(min_replicas=0, scale_to_zero=TO_ZERO)
+    starting = make_replica(0, is_ready=False, ready_since=None, figures=None)
+    load = make_load(1, replicas=(starting,), has_been_ready=False)
+    scenario = Scenario(policy)
+    scenario.run(load, 3600)
+    assert {decision.replicas for decision in scenario.decisions} == {1}
+
+
+def test_a_missed_ttft_without_a_backlog_is_said_and_is_no_reason_to_scale() -> None:
+    scenario = Scenario()
+    load = make_load(2)
+    for step in range(60):
+        counts = (0.0, 0.0, 0.0, 0.0, 10.0 * step, 10.0 * step)
+        decision = scenario.step(with_figures(load, time_to_first_token=make_histogram(*counts)), rate=1.0)
+    assert decision.replicas <= 2
+    slo = next(f for f in decision.findings if f.condition == "SLOMet")
+    assert (slo.status, slo.reason) == ("False", "PromptsTooLong")
+
+
+def test_behavior_bounds_the_pace_and_says_so() -> None:
+    pods = PacePolicy(kind="Pods", value=1, period_seconds=60)
+    policy = make_policy(behavior=Behavior(scale_up=ScalingRules(policies=(pods,))))
+    load = with_figures(make_load(2), num_running=48, num_waiting=200, held_blocks=3600)
+    decision = Scenario(policy).step(load, rate=6.0)
+    assert decision.replicas == 3
+    assert decision.clamps[-1].name == "ScaleUpPace"
+    assert decision.unclamped_replicas > 3
+    assert finding(decision, "ScalingLimited") == "True"
+
+
+def test_the_maximum_holds_and_the_decision_says_what_it_would_have_been() -> None:
+    load = with_figures(make_load(2), num_running=48, num_waiting=200, held_blocks=3600)
+    decision = Scenario(make_policy(max_replicas=3)).run(load, 10, rate=6.0)
+    assert (decision.replicas, decision.clamps[-1].name) == (3, "Maximum")
+    assert decision.unclamped_replicas > 3
+
+
+def test_a_schedule_in_force_is_a_floor_with_its_name() -> None:
+    schedule = Schedule(
+        name="morning", timezone="UTC", cron="0 8 * * *", duration_seconds=86_400, min_replicas=6
+    )
+    decision = Scenario(make_policy(schedules=(schedule,))).run(make_load(2), 10, rate=1.0)
+    assert decision.replicas == 6
+    assert "morning" in decision.message
+
+
+def test_every_change_is_kept_with_its_reason_at_most_five() -> None:
+    scenario = Scenario()
+    for waiting in range(7):
+        count = 2 + scenario.decisions[-1].replicas if scenario.decisions else 2
+        load = with_figures(make_load(min(count, 9)), num_waiting=100 + 50 * waiting, num_running=48)
+        scenario.step(load, rate=4.0)
+    assert 1 <= len(scenario.state.history) <= 5
+    assert all(entry.reason and entry.message for entry in scenario.state.history)
+
+
+def test_advisory_decides_and_remembers_no_change() -> None:
+    load = with_figures(make_load(2), num_waiting=300, num_running=48)
+    decision = Scenario(make_policy(mode="Advisory")).step(load, rate=4.0)
+    assert decision.replicas > 2
+    assert decision.state.history == ()
+
+
+def test_learns_the_start_up_time_of_pods_that_become_ready() -> None:
+    scenario = Scenario()
+    scenario.step(make_load(1), rate=1.0)
+    new = make_replica(1, created=START, ready_since=START + 75)
+    scenario.step(make_load(2, replicas=(make_replica(0), new)), rate=1.0)
+    assert scenario.state.learned.startup_seconds == pytest.approx(75)
+
+
+LOADS = st.builds(
+    make_load,
+    num_replicas=st.integers(0, 8),
+    gateways=st.sampled_from(
+        [(), gateways(None), gateways(make_demand()), gateways(make_demand(held_requests=9))]
+    ),
+).flatmap(
+    lambda load: st.tuples(
+        *[
+            st.sampled_from(
+                [
+                    r,
+                    replace(r, figures=None),
+                    replace(r, is_ready=False, ready_since=None, figures=None),
+                    replace(r, is_draining=True),
+                    replace(r, figures=make_figures(num_waiting=50, waiting_prompt_tokens=9_000)),
+                    replace(r, figures=make_figures(held_blocks=float("nan"))),
+                    replace(r, figures=make_figures(step_times=None, max_num_seqs=None)),
+                ]
+            )
+            for r in load.replicas
+        ]
+    ).map(lambda replicas: replace(load, replicas=replicas))
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(loads=st.lists(LOADS, min_size=1, max_size=6), rate=st.floats(0, 20))
+def test_whatever_the_load_the_answer_is_within_bounds_or_a_hold_and_has_a_reason(
+    loads: list[FleetLoad], rate: float
+) -> None:
+    scenario = Scenario()
+    for load in loads:
+        decision = scenario.step(load, rate=rate)
+        current = sum(not r.is_draining for r in load.replicas)
+        assert 1 <= decision.replicas <= 16 or decision.replicas == max(
+            current, load.current_replicas - sum(r.is_draining for r in load.replicas)
+        )
+        assert decision.reason
+        assert decision.message
+        assert from_json(to_json(decision.state)).history == from_json(to_json(decision.state)).history
