@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
+from prometheus_client import CollectorRegistry, Counter, disable_created_metrics, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from tidemill_engine.histogram import PairedHistogram
 from tidemill_engine.messages import CoreReady, CoreStats
 from tidemill_engine.tenant_accounts import TenantAccounts, TenantUsage
 
@@ -143,40 +144,36 @@ class EngineMetrics:
             for prefix, labels in (("vllm:", ["model_name"]), ("tidemill_", []))
         ]
 
-    def _histogram(
-        self, name: str, help_text: str, buckets: tuple[float, ...]
-    ) -> tuple[Histogram, Histogram]:
-        ours = Histogram(f"tidemill_{name}", help_text, buckets=buckets, registry=self.registry)
-        theirs = Histogram(f"vllm:{name}", help_text, ["model_name"], buckets=buckets, registry=self.registry)
-        return ours, theirs.labels(self._model_name)
+    def _histogram(self, name: str, help_text: str, buckets: tuple[float, ...]) -> PairedHistogram:
+        histogram = PairedHistogram(name, help_text, buckets, self._model_name)
+        self.registry.register(histogram)
+        return histogram
 
     def on_first_token(self, seconds: float) -> None:
         """Record a sequence's time to its first token."""
-        _observe(self._ttft, seconds)
+        self._ttft.observe(seconds)
 
     def on_sequence_end(self, times: SequenceTimes) -> None:
         """Record a sequence's end and, if it got anywhere, where its time went."""
         self.num_ended += 1
         self._success[0].labels(self._model_name, times.finish_reason).inc()
         self._success[1].labels(times.finish_reason).inc()
-        _observe(self._e2e, times.end - times.arrival)
-        _observe(self._prompt, times.prompt_tokens)
-        _observe(self._generation, times.output_tokens)
+        self._e2e.observe(times.end - times.arrival)
+        self._prompt.observe(times.prompt_tokens)
+        self._generation.observe(times.output_tokens)
         if times.first_token is None:
             return
-        _observe(self._queue, times.queue_seconds)
-        _observe(self._prefill, max(times.first_token - times.arrival - times.queue_seconds, 0.0))
+        self._queue.observe(times.queue_seconds)
+        self._prefill.observe(max(times.first_token - times.arrival - times.queue_seconds, 0.0))
         decode_seconds = times.end - times.first_token
-        _observe(self._decode, decode_seconds)
+        self._decode.observe(decode_seconds)
         if times.output_tokens > 1:
-            _observe(self._tpot, decode_seconds / (times.output_tokens - 1))
+            self._tpot.observe(decode_seconds / (times.output_tokens - 1))
 
     def on_stats(self, stats: CoreStats) -> None:
         """Record the per-step figures that came with the core's report."""
-        for tokens in stats.iteration_tokens:
-            _observe(self._iteration, tokens)
-        for seconds in stats.inter_token_seconds:
-            _observe(self._itl, seconds)
+        self._iteration.observe_all(stats.iteration_tokens)
+        self._itl.observe_all(stats.inter_token_seconds)
 
     def on_tenant_usage(self, tenant: str, usage: TenantUsage) -> None:
         """Count what an ended sequence has cost its tenant."""
@@ -192,23 +189,14 @@ class EngineMetrics:
 
     def latencies(self) -> dict[str, list[list[float | None]]]:
         """Return latencies with objectives as [upper bound, cumulative count]; the last has no bound."""
-        pairs = {"time_to_first_token": self._ttft, "inter_token_latency": self._itl}
-        return {name: _buckets(ours) for name, (ours, _) in pairs.items()}
+        histograms = {"time_to_first_token": self._ttft, "inter_token_latency": self._itl}
+        return {
+            name: [list(pair) for pair in histogram.cumulative()] for name, histogram in histograms.items()
+        }
 
     def exposition(self) -> bytes:
         """Return everything in the Prometheus text format."""
         return generate_latest(self.registry)
-
-
-def _buckets(histogram: Histogram) -> list[list[float | None]]:
-    samples = [sample for metric in histogram.collect() for sample in metric.samples]
-    found = [(sample.labels["le"], sample.value) for sample in samples if sample.name.endswith("_bucket")]
-    return [[None if bound == "+Inf" else float(bound), count] for bound, count in found]
-
-
-def _observe(pair: tuple[Histogram, Histogram], value: float) -> None:
-    for histogram in pair:
-        histogram.observe(value)
 
 
 class _TenantCollector(Collector):

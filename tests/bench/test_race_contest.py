@@ -10,7 +10,7 @@ from tidemill_bench.race.contender import Result
 from tidemill_bench.race.contest import Contest, ContestOptions
 from tidemill_bench.race.peers import Configuration, Contender
 from tidemill_bench.race.running import Running, ScriptRunning
-from tidemill_bench.race.server import Server, ServerCommand, SetupError
+from tidemill_bench.race.server import Server, ServerCommand, SetupError, family
 
 
 class FakeRunning:
@@ -132,3 +132,26 @@ async def test_a_server_or_script_that_ends_says_its_last_words(tmp_path: Path) 
     server.end()
     with pytest.raises(SetupError, match="no such flag"):
         await ScriptRunning.start(ServerCommand(argv=argv), tmp_path / "script.log")
+
+
+def test_ending_a_server_ends_its_children_whatever_their_session(tmp_path: Path) -> None:
+    child = "import time; time.sleep(600)"
+    parent = (
+        "import subprocess, sys, time\n"
+        f"subprocess.Popen([sys.executable, '-c', {child!r}], start_new_session=True)\n"
+        "print('started', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    log = tmp_path / "log"
+    server = Server(ServerCommand(argv=(sys.executable, "-c", parent)), 1, log)
+    while "started" not in log.read_text():
+        pass
+    members = family(server._process.pid)
+    assert len(members) == 2
+    server.pause()
+    server.end()
+    assert not any(Path(f"/proc/{pid}").exists() and state(pid) != "Z" for pid in members)
+
+
+def state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fake_core import tokens_of
 from tidemill_engine import sim_vocab
-from tidemill_engine.api.detokenizer import Detokenizer
+from tidemill_engine.api.detokenizer import WindowDetokenizer
 from tidemill_engine.api.sequence import Sequence
 from tidemill_engine.api.stop import StopMatcher
 from tidemill_engine.messages import FinishReason, RequestOutput
@@ -14,7 +14,7 @@ TOKENIZER = tokenizer_for_sim()
 
 
 def make_sequence(*stops: str, min_tokens: int = 0, stop_token_ids: tuple[int, ...] = ()) -> Sequence:
-    detokenizer = Detokenizer(TOKENIZER.decode, [], prompt_is_text=True)
+    detokenizer = WindowDetokenizer(TOKENIZER.decode, [], prompt_is_text=True)
     return Sequence(detokenizer, StopMatcher(stops), min_tokens=min_tokens, stop_token_ids=stop_token_ids)
 
 

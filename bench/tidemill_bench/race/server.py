@@ -1,6 +1,6 @@
-"""A server in a process group of its own: started, waited for, paused while others run, ended.
+"""A server and its processes: started, waited for, paused while others run, ended.
 
-Knows processes, signals and when an OpenAI server is ready. A paused group takes no time from anybody: peers
+Knows processes, signals and when an OpenAI server is ready. What is paused takes no time from anybody: peers
 are started once and stand still until it is their turn.
 """
 
@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import time
+from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +21,8 @@ import aiohttp
 _POLL_SECONDS = 0.5
 _END_SECONDS = 20.0
 _LAST_LINES = 6
+_PARENT, _USER_TIME, _BORN = 1, 11, 19
+"""Places in what Linux says of a process."""
 
 
 class SetupError(Exception):
@@ -70,41 +73,66 @@ class Server:
         raise SetupError(f"not ready after {self._command.ready_seconds:g} s: {self._last_lines()}")
 
     def pause(self) -> None:
-        """Stop the whole group, so that it takes no CPU time."""
+        """Stop all its processes, so that they take no CPU time."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let the group go on."""
+        """Let them go on."""
         self._signal(signal.SIGCONT)
 
     def cpu_seconds(self) -> tuple[float, float]:
         """Return the CPU time so far of the first process, and of all its descendants."""
-        ticks = os.sysconf("SC_CLK_TCK")
-        own, others = 0.0, 0.0
-        for stat in Path("/proc").glob("[0-9]*/stat"):
-            with contextlib.suppress(OSError):  # it has just ended
-                fields = stat.read_text().rpartition(")")[2].split()
-                if int(fields[2]) == self._process.pid:  # its process group
-                    seconds = (int(fields[11]) + int(fields[12])) / ticks
-                    if stat.parent.name == str(self._process.pid):
-                        own = seconds
-                    else:
-                        others += seconds
-        return own, others
+        times = {pid: _cpu_seconds(pid) for pid in family(self._process.pid)}
+        own = times.pop(self._process.pid, 0.0)
+        return own, sum(times.values())
 
     def end(self) -> None:
-        """End the group, by force where it does not listen."""
+        """End all its processes, by force where they do not listen."""
         self.resume()
-        self._signal(signal.SIGTERM)
+        born = {pid: _fields(pid)[_BORN] for pid in family(self._process.pid) if _fields(pid)}
+        self._process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_SECONDS)
-        self._signal(signal.SIGKILL)
+        for pid, ticks in born.items():
+            if _fields(pid)[_BORN:][:1] == [ticks]:  # still the same process
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         self._process.wait()
 
     def _signal(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, number)
+        for pid in family(self._process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def _last_lines(self) -> str:
         lines = self._log_path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return " | ".join(lines[-_LAST_LINES:])[-800:]
+
+
+def family(pid: int) -> list[int]:
+    """Return a process and all its descendants, whatever group or session they are in."""
+    children: defaultdict[int, list[int]] = defaultdict(list)
+    for folder in Path("/proc").glob("[0-9]*"):
+        fields = _fields(int(folder.name))
+        if fields:
+            children[int(fields[_PARENT])].append(int(folder.name))
+    found = [pid]
+    for member in found:
+        found += children[member]
+    return found
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Return the CPU time of one process; 0 where it has ended."""
+    times = _fields(pid)[_USER_TIME : _USER_TIME + 2]
+    return sum(int(ticks) for ticks in times) / os.sysconf("SC_CLK_TCK")
+
+
+def _fields(pid: int) -> list[str]:
+    """Return what Linux says of a process after its name (proc_pid_stat); nothing where it has ended."""
+    try:
+        return (
+            Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        )
+    except OSError:
+        return []

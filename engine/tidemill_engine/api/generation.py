@@ -11,8 +11,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import msgspec
+
 from tidemill_engine.api.core_client import CoreClient, Mailbox
-from tidemill_engine.api.detokenizer import Detokenizer
+from tidemill_engine.api.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
 from tidemill_engine.api.protocol import GenerationOptions
 from tidemill_engine.api.protocol.terms import ServiceTerms
 from tidemill_engine.api.responses import Usage
@@ -35,8 +37,7 @@ class PreparedPrompt:
     sampling: SamplingParams
 
 
-@dataclass(frozen=True, kw_only=True)
-class IndexedDelta:
+class IndexedDelta(msgspec.Struct, frozen=True, kw_only=True):
     """A delta of the choice with this index."""
 
     index: int
@@ -133,7 +134,7 @@ class Generator:
             ttft_slo_seconds=terms.ttft_slo_seconds,
             itl_slo_seconds=terms.itl_slo_seconds,
         )
-        detokenizer = Detokenizer(self.tokenizer.decode, prompt.token_ids, prompt_is_text=prompt.is_text)
+        detokenizer = self._make_detokenizer(prompt)
         matcher = StopMatcher(order.options.stop)
         sequence = Sequence(
             detokenizer,
@@ -142,6 +143,13 @@ class Generator:
             stop_token_ids=prompt.sampling.stop_token_ids,
         )
         return _Live(index=index, request=request, sequence=sequence)
+
+    def _make_detokenizer(self, prompt: PreparedPrompt) -> Detokenizer:
+        """Return the cheap way to text where the tokenizer allows it."""
+        pieces = self.tokenizer.byte_pieces
+        if pieces is not None:
+            return ByteDetokenizer(pieces, prompt.token_ids, prompt_is_text=prompt.is_text)
+        return WindowDetokenizer(self.tokenizer.decode, prompt.token_ids, prompt_is_text=prompt.is_text)
 
     def _end(self, lives: list[_Live]) -> None:
         aborted = [live for live in lives if not live.sequence.is_finished]
@@ -203,8 +211,11 @@ class Generation:
 
     def _fold(self, outputs: list[RequestOutput]) -> list[IndexedDelta]:
         by_id: dict[str, list[RequestOutput]] = {}
-        for output in outputs:
-            by_id.setdefault(output.request_id, []).append(output)
+        if len(self._lives) == 1:  # as nearly always
+            by_id[outputs[0].request_id] = outputs
+        else:
+            for output in outputs:
+                by_id.setdefault(output.request_id, []).append(output)
         batch = []
         for request_id, of_one in by_id.items():
             live = self._lives[request_id]

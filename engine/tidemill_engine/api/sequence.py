@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from tidemill_engine.api.detokenizer import Detokenizer
 from tidemill_engine.api.stop import StopMatcher
 from tidemill_engine.messages import RequestOutput, TokenLogprobs
 
 
-@dataclass(frozen=True, kw_only=True)
-class Delta:
+class Delta(msgspec.Struct, frozen=True, kw_only=True):
     """What is new in one sequence since the last delta; the last one carries `finish_reason`."""
 
     text: str = ""
@@ -91,7 +92,7 @@ class Sequence:
         return None
 
     def _show(self, text: str, pieces: _Pieces) -> str | None:
-        if self.num_output_tokens < self._min_tokens:
+        if self._stop.is_idle or self.num_output_tokens < self._min_tokens:
             pieces.texts.append(text)
             return None
         result = self._stop.feed(text)

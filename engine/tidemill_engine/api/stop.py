@@ -26,6 +26,11 @@ class StopMatcher:
         self._stops = tuple(stops)
         self._held = ""
 
+    @property
+    def is_idle(self) -> bool:
+        """Say whether there is nothing to watch for, so that text need not pass through."""
+        return not self._stops
+
     def feed(self, text: str) -> StopResult:
         """Add text; return what can no longer be part of a stop string, or everything before the match."""
         if not self._stops or not text:

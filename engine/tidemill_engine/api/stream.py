@@ -17,6 +17,8 @@ _HEADERS = {
     "Cache-Control": "no-cache",
     "X-Accel-Buffering": "no",
 }
+_SMALL_BYTES = 16 * 1024
+"""Well under what a transport buffers before a write waits for its reader (64 KiB)."""
 DONE = b"data: [DONE]\n\n"
 
 
@@ -48,6 +50,9 @@ class EventStream:
 
     async def send_raw(self, data: bytes) -> None:
         """Write bytes that are already framed."""
+        if self.response.prepared and self._can_not_block(data):
+            await self.response.write(data)
+            return
         try:
             async with asyncio.timeout(self._write_timeout_seconds):
                 if not self.response.prepared:
@@ -57,6 +62,11 @@ class EventStream:
             if self._request.transport is not None:
                 self._request.transport.abort()
             raise ClientTooSlowError(f"nothing was read for {self._write_timeout_seconds:g} s") from None
+
+    def _can_not_block(self, data: bytes) -> bool:
+        """Say whether all was read so far and this fits into the transport, so that no timer is needed."""
+        transport = self._request.transport
+        return len(data) <= _SMALL_BYTES and transport is not None and transport.get_write_buffer_size() == 0
 
     async def close(self) -> None:
         """End the stream in order."""

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from tokenizers import Tokenizer
+
+from tidemill_engine.tokenizer.byte_pieces import BytePieces, byte_pieces
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +28,11 @@ class ModelTokenizer:
     def vocab_size(self) -> int:
         """Return the number of token ids, special ones included."""
         return self.backend.get_vocab_size(with_added_tokens=True)
+
+    @cached_property
+    def byte_pieces(self) -> BytePieces | None:
+        """Return the bytes of each token, where text is nothing but its tokens' bytes."""
+        return byte_pieces(self.backend)
 
     def encode(self, text: str) -> list[int]:
         """Tokenize a prompt; special tokens written in it count as such; a BOS is added unless it has one.
