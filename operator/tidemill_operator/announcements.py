@@ -20,6 +20,7 @@ Raw = Mapping[str, Any]
 _PASSING_REASONS: Final = frozenset(
     {
         "PredecessorLeaving",
+        "ModelDownloading",
         "ModelLoading",
         "ReplicasStarting",
         "RollingOut",

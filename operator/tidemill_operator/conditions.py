@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from tidemill_operator.autoscaling.policy import ScalingPolicy
 from tidemill_operator.failures import CAPACITY_REASONS, Failure
+from tidemill_operator.model_progress import ModelProgress
 from tidemill_operator.observed import LostClaim
 from tidemill_operator.scaling_spec import MODE_ADVISORY
 
@@ -72,6 +73,8 @@ class Situation:
     num_pods: int = 0
     is_rolling_out: bool = False
     is_loading: bool = False
+    is_downloading: bool = False
+    progress: ModelProgress | None = None
     num_draining: int = 0
     rollout_note: tuple[str, str] | None = None
     rollout_failure: Failure | None = None
@@ -339,8 +342,15 @@ def _movement(situation: Situation) -> tuple[str, str]:
     if situation.num_updated_ready >= situation.desired:
         leaving = situation.num_pods - situation.num_updated_ready
         return "ScalingDown", f"{counts}; {leaving} more finish their streams and go"
+    return _starting(situation, counts)
+
+
+def _starting(situation: Situation, counts: str) -> tuple[str, str]:
+    far = "" if situation.progress is None else f": {situation.progress.told()}"
     if situation.is_loading:
-        return "ModelLoading", f"{counts}; the model is being loaded"
+        return "ModelLoading", f"{counts}; the model is being loaded{far}"
+    if situation.is_downloading:
+        return "ModelDownloading", f"{counts}; the model is being downloaded{far}"
     return "ReplicasStarting", f"{counts}; replicas are being created"
 
 

@@ -14,6 +14,7 @@ import aiohttp
 
 from tidemill_operator import metrics, names
 from tidemill_operator.engine_load import EngineLoad, parse_load
+from tidemill_operator.model_progress import ModelProgress, parse_progress
 from tidemill_operator.observed import PodView
 
 logger = logging.getLogger(__name__)
@@ -35,6 +36,12 @@ class EngineAdmin:
         """Ask pods for their load, by UID; those that drain are told to drain again, in case they forgot."""
         loads = await asyncio.gather(*(self._read_one(pod, token) for pod in pods))
         return {pod.uid: load for pod, load in zip(pods, loads, strict=True)}
+
+    async def read_progress(self, pods: Sequence[PodView], token: str) -> dict[str, ModelProgress | None]:
+        """Ask pods how far their model is, by UID."""
+        answers = await asyncio.gather(*(self._request("GET", pod.ip, "/progress", token) for pod in pods))
+        found = [None if answer is None else parse_progress(answer) for answer in answers]
+        return {pod.uid: progress for pod, progress in zip(pods, found, strict=True)}
 
     async def drain(self, ip: str, token: str) -> bool:
         """Tell an engine to drain; say whether it has heard."""

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from tidemill_operator import names
 from tidemill_operator.engine_load import EngineLoad
+from tidemill_operator.model_progress import ModelProgress
 
 Raw = Mapping[str, Any]
 
@@ -54,6 +55,7 @@ class PodView:
     waiting_reason: str = ""
     waiting_message: str = ""
     is_running: bool = False
+    is_downloading: bool = False
     running_since: str | None = None
     is_routable: bool = True
     has_routable_label: bool = True
@@ -147,6 +149,7 @@ class Observed:
     children: tuple[ChildView, ...] = ()
     gateways: tuple[GatewayView, ...] = ()
     lost_claims: tuple[LostClaim, ...] = ()
+    progress: Mapping[str, ModelProgress | None] | None = None
     refusal: Refusal | None = None
 
     @property
@@ -181,6 +184,18 @@ class Observed:
     def staying_pods(self, revision: str | None = None) -> tuple[PodView, ...]:
         """Give the live pods that nobody has deleted, those that drain included."""
         return tuple(pod for pod in self.live_pods(revision) if not pod.is_terminating)
+
+    def on_their_way(self) -> tuple[PodView, ...]:
+        """Give the pods whose model is being downloaded or read, the oldest first."""
+        found = [
+            pod
+            for pod in self.pods
+            if pod.ip
+            and not pod.is_ready
+            and not pod.is_terminating
+            and (pod.is_running or pod.is_downloading)
+        ]
+        return tuple(sorted(found, key=lambda pod: (pod.created_at, pod.name)))
 
     def num_ready(self, revision: str | None = None) -> int:
         """Count the pods that are ready and take requests, of one revision or of all."""
@@ -257,6 +272,7 @@ def pod_view(obj: Raw) -> PodView:
         waiting_reason=waiting.get("reason", ""),
         waiting_message=waiting.get("message", ""),
         is_running="running" in (container.get("state") or _EMPTY),
+        is_downloading=_is_downloading(status),
         running_since=((container.get("state") or _EMPTY).get("running") or _EMPTY).get("startedAt"),
         is_routable=labels.get(names.LABEL_ROUTABLE) != names.ROUTABLE_NO,
         has_routable_label=names.LABEL_ROUTABLE in labels,
@@ -265,6 +281,12 @@ def pod_view(obj: Raw) -> PodView:
         ready_changed_at=ready.get("lastTransitionTime"),
         termination=_termination(container),
     )
+
+
+def _is_downloading(status: Raw) -> bool:
+    """Tell whether the container that downloads the model runs now."""
+    before = (s for s in status.get("initContainerStatuses") or () if s["name"] == names.DOWNLOAD_CONTAINER)
+    return any("running" in (s.get("state") or _EMPTY) for s in before)
 
 
 def gateway_view(obj: Raw) -> GatewayView | None:

@@ -18,7 +18,8 @@ from tidemill_operator.errors import InvalidSpec
 from tidemill_operator.failures import Failure, find_failure
 from tidemill_operator.leftovers import find_leftovers
 from tidemill_operator.manifests import Context, Manifest, PodSettings
-from tidemill_operator.model_source import ImageSource
+from tidemill_operator.model_progress import furthest
+from tidemill_operator.model_source import EngineSource, ImageSource
 from tidemill_operator.observed import Observed, PodView
 from tidemill_operator.ownership import find_obstacle
 from tidemill_operator.replicas import Replicas, decide_replicas
@@ -31,13 +32,18 @@ DEFAULT_SETTINGS: Final = PodSettings()
 # Engines tell nobody when they have finished, so they are asked.
 WHILE_DRAINING_SECONDS: Final = 1.0
 WHILE_CANARY_SECONDS: Final = 5.0
+# Status is written as often as a model's progress is looked at.
+WHILE_LOADING_SECONDS: Final = 30.0
+UNTIL_PROGRESS_SECONDS: Final = 3.0
+MAX_PODS_ASKED: Final = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """Everything that one run does, in this order: ensured secrets, pods, applies, deletes, status, events.
 
-    `asks`: pods whose load must be known first; a plan with any is made again before anything is done.
+    `asks`: pods whose load must be known first; a plan with any is made again before anything is done, as is
+    one with `asks_progress`, pods whose model is on its way.
     `checks` are tried on the API server before anything is written. `lowered`: Deployments that may be
     written only as they were seen. `obstacle`: what keeps the run from acting and may go away without any
     event, so that it is tried again. `again_seconds`: when to look again.
@@ -53,6 +59,7 @@ class Plan:
     events: tuple[Event, ...] = ()
     asks: tuple[PodView, ...] = ()
     obstacle: Failure | None = None
+    asks_progress: tuple[PodView, ...] = ()
     again_seconds: float | None = None
 
 
@@ -138,7 +145,8 @@ def _plan_children(
             *transition_events(service, status),
         ),
         asks=tuple(pod for pod in observed.pods if pod.uid in replicas.asks),
-        again_seconds=_again_seconds(replicas),
+        asks_progress=_asks_progress(context, observed),
+        again_seconds=_again_seconds(context, observed, replicas),
     )
 
 
@@ -191,10 +199,22 @@ def _recorded_revision(context: Context, observed: Observed, template: Manifest)
     return [manifests.build_controller_revision(context, revision, template, newest + 1)]
 
 
-def _again_seconds(replicas: Replicas) -> float | None:
+def _again_seconds(context: Context, observed: Observed, replicas: Replicas) -> float | None:
     if replicas.num_draining > 0:
         return WHILE_DRAINING_SECONDS
-    return WHILE_CANARY_SECONDS if replicas.is_canary and replicas.failed is None else None
+    if replicas.is_canary and replicas.failed is None:
+        return WHILE_CANARY_SECONDS
+    if not _asks_progress(context, observed):
+        return None
+    is_known = furthest((observed.progress or {}).values()) is not None
+    return WHILE_LOADING_SECONDS if is_known else UNTIL_PROGRESS_SECONDS
+
+
+def _asks_progress(context: Context, observed: Observed) -> tuple[PodView, ...]:
+    """Choose pods to ask how far they are; what the engine has in its image is there too soon to ask."""
+    if isinstance(context.spec.model.source, EngineSource):
+        return ()
+    return observed.on_their_way()[:MAX_PODS_ASKED]
 
 
 def _applied_deployments(
@@ -249,6 +269,8 @@ def _situation(
         num_pods=len(observed.live_pods()),
         is_rolling_out=bool(others) or replicas.num_others_asked > 0,
         is_loading=any(pod.is_running and not pod.is_ready for pod in pods),
+        is_downloading=any(pod.is_downloading for pod in pods),
+        progress=furthest((observed.progress or {}).values()),
         num_draining=replicas.num_draining,
         rollout_note=_rollout_note(context, replicas, num_updated_ready),
         rollout_failure=_rollout_failure(replicas),

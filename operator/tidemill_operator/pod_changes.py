@@ -14,6 +14,7 @@ from tidemill_operator.cluster import Cluster
 from tidemill_operator.engine_admin import EngineAdmin
 from tidemill_operator.engine_load import EngineLoad
 from tidemill_operator.errors import ApiError
+from tidemill_operator.model_progress import ModelProgress
 from tidemill_operator.observed import PodView
 
 logger = logging.getLogger(__name__)
@@ -29,6 +30,10 @@ class PodChanger:
     async def read(self, pods: Sequence[PodView], token: str) -> dict[str, EngineLoad | None]:
         """Ask pods' engines for their load, by UID."""
         return await self._engines.read(pods, token)
+
+    async def read_progress(self, pods: Sequence[PodView], token: str) -> dict[str, ModelProgress | None]:
+        """Ask pods how far their model is, by UID."""
+        return await self._engines.read_progress(pods, token)
 
     async def carry_out(self, namespace: str, changes: Iterable[PodChange], token: str) -> None:
         """Make all changes at once; a pod that is gone or was replaced needs none."""

@@ -122,6 +122,10 @@ class Reconciler:
         if found:
             observed = replace(observed, children=(*observed.children, *found))
             plan = self._plan(service, observed, scaling)
+        if plan.asks_progress:
+            progress = await self.pods.read_progress(plan.asks_progress, reading.admin_token)
+            observed = replace(observed, progress=progress)
+            plan = self._plan(service, observed, scaling)
         if plan.asks:
             observed = replace(observed, loads=await self.pods.read(plan.asks, reading.admin_token))
             plan = self._plan(service, observed, scaling)

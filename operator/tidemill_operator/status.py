@@ -49,8 +49,12 @@ def build_status(service: Raw, facts: Facts, context: Context, now: str) -> dict
         ),
     }
     failure = _last_failure(situation.failure, previous, now)
-    if failure is not None:
-        status["model"] = {"lastFailure": failure}
+    model = {
+        **({} if situation.progress is None else situation.progress.as_status),
+        **({} if failure is None else {"lastFailure": failure}),
+    }
+    if model:
+        status["model"] = model
     if facts.failed is not None:
         status["revision"]["failed"] = facts.failed
     if facts.scaling:

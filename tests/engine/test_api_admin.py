@@ -8,10 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from api_builders import is_openai_error, make_serve_config, parse_events, read_event, running_api
+from api_builders import Api, is_openai_error, make_serve_config, parse_events, read_event, running_api
 from fake_core import make_stats, spell
 from tidemill_engine.api.config import AdminConfig, DrainConfig
 from tidemill_engine.errors import InvalidConfig
+from tidemill_engine.messages import LoadProgress
 
 
 async def test_load_shows_the_cores_figures_and_what_is_in_flight() -> None:
@@ -37,6 +38,18 @@ async def test_load_shows_the_cores_figures_and_what_is_in_flight() -> None:
         }
         assert {key: load[key] for key in expected} == expected
         task.cancel()
+
+
+async def test_progress_tells_how_much_of_the_model_is_read() -> None:
+    async def told(api: Api) -> object:
+        async with api.session.get(api.admin_url + "/progress") as response:
+            return await response.json()
+
+    async with running_api() as api:
+        api.context.state.progress = LoadProgress(loaded_bytes=3, total_bytes=8)
+        assert await told(api) == {"phase": "ready", "loaded_bytes": 3, "total_bytes": 8}
+        api.context.state.ready = None
+        assert await told(api) == {"phase": "loading", "loaded_bytes": 3, "total_bytes": 8}
 
 
 async def test_load_tells_the_autoscaler_speeds_limits_and_latencies() -> None:

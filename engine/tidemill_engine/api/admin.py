@@ -41,6 +41,7 @@ def make_admin_app(context: ApiContext) -> web.Application:
     )
     app[CONTEXT] = context
     app.router.add_get("/load", load)
+    app.router.add_get("/progress", progress)
     app.router.add_get("/drain", get_drain)
     app.router.add_put("/drain", put_drain)
     app.router.add_delete("/drain", delete_drain)
@@ -51,6 +52,18 @@ def make_admin_app(context: ApiContext) -> web.Application:
 async def load(request: web.Request) -> web.Response:
     """Answer with what the autoscaler and the drain need to know."""
     return web.json_response(load_document(request.app[CONTEXT]))
+
+
+async def progress(request: web.Request) -> web.Response:
+    """Answer how much of the model is read; the container that downloads answers the same before."""
+    now = request.app[CONTEXT].snapshot()
+    return web.json_response(
+        {
+            "phase": "ready" if now.ready is not None else "loading",
+            "loaded_bytes": now.loaded_bytes,
+            "total_bytes": now.total_bytes,
+        }
+    )
 
 
 async def get_drain(request: web.Request) -> web.Response:
