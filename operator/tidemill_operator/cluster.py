@@ -20,6 +20,7 @@ operator's own namespace, all others are cluster-wide or, with --watch-namespace
     ""                     events                         get create patch
     discovery.k8s.io       endpointslices                 get list watch create patch delete
     networking.k8s.io      ingresses                      get list watch create patch delete
+    networking.k8s.io      networkpolicies                get list watch create patch delete
     policy                 poddisruptionbudgets           get list watch create patch delete
     coordination.k8s.io    leases                         get create update   (operator's namespace)
 """
@@ -231,6 +232,7 @@ def single_children(name: str) -> list[ObjectKey]:
         ("Service", names.replicas_service_name(name)),
         ("EndpointSlice", names.gateway_slice_name(name)),
         ("Ingress", names.ingress_name(name)),
+        ("NetworkPolicy", names.network_policy_name(name)),
         ("PodDisruptionBudget", names.disruption_budget_name(name)),
         ("PersistentVolumeClaim", names.cache_claim_name(name)),
     ]

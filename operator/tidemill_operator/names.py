@@ -35,6 +35,7 @@ LABEL_REVISION: Final = f"{GROUP}/revision"
 LABEL_ROUTABLE: Final = f"{GROUP}/routable"
 ROUTABLE_YES: Final = "true"
 ROUTABLE_NO: Final = "false"
+LABEL_NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"
 LABEL_ENDPOINT_SLICE_SERVICE: Final = "kubernetes.io/service-name"
 LABEL_ENDPOINT_SLICE_MANAGED_BY: Final = "endpointslice.kubernetes.io/managed-by"
 
@@ -113,6 +114,11 @@ def cache_claim_name(service: str) -> str:
 
 def ingress_name(service: str) -> str:
     """Name the Ingress of a service."""
+    return service
+
+
+def network_policy_name(service: str) -> str:
+    """Name the NetworkPolicy over all replicas of a service."""
     return service
 
 

@@ -35,6 +35,7 @@ WATCHED_CHILDREN: Final = (
     "Service",
     "EndpointSlice",
     "Ingress",
+    "NetworkPolicy",
     "PodDisruptionBudget",
     "PersistentVolumeClaim",
 )

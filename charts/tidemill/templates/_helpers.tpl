@@ -51,6 +51,11 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 app.kubernetes.io/name=tidemill,app.kubernetes.io/component=gateway,app.kubernetes.io/instance={{ .Release.Name }}
 {{- end -}}
 
+{{/* The operator pods, as a selector string for the policies that the operator makes. */}}
+{{- define "tidemill.operator.selector" -}}
+app.kubernetes.io/name=tidemill,app.kubernetes.io/component=operator,app.kubernetes.io/instance={{ .Release.Name }}
+{{- end -}}
+
 {{/* What makes a pod pass the restricted Pod Security Standard. */}}
 {{- define "tidemill.podSecurityContext" -}}
 runAsNonRoot: true
