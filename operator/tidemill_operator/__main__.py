@@ -14,6 +14,7 @@ from prometheus_client import disable_created_metrics
 from tidemill_operator import names
 from tidemill_operator.errors import OperatorError
 from tidemill_operator.manifests import PodSettings
+from tidemill_operator.leader import LeaseTiming
 from tidemill_operator.runtime import Settings, run_operator
 
 
@@ -51,6 +52,28 @@ def make_parser() -> argparse.ArgumentParser:
     run.add_argument("--http-host", default="0.0.0.0", help="address of health and metrics")  # noqa: S104
     run.add_argument("--http-port", type=int, default=names.OPERATOR_HTTP_PORT)
     run.add_argument("--lease-name", default=names.DEFAULT_LEASE_NAME)
+    timing = LeaseTiming()
+    run.add_argument(
+        "--lease-duration",
+        type=int,
+        default=timing.duration_seconds,
+        metavar="SECONDS",
+        help="how long a standby waits for a leader that says nothing",
+    )
+    run.add_argument(
+        "--lease-renew-deadline",
+        type=float,
+        default=timing.renew_deadline_seconds,
+        metavar="SECONDS",
+        help="how long a leader goes on when it cannot renew its lease; less than --lease-duration",
+    )
+    run.add_argument(
+        "--lease-retry",
+        type=float,
+        default=timing.retry_seconds,
+        metavar="SECONDS",
+        help="how often the lease is renewed or asked for",
+    )
     run.add_argument(
         "--watch-namespace",
         action="append",
@@ -85,6 +108,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         gateway_selector=arguments.gateway_selector,
         keys_secret=arguments.keys_secret,
         lease_name=arguments.lease_name,
+        lease_timing=_lease_timing(arguments),
         http_host=arguments.http_host,
         http_port=arguments.http_port,
         watch_namespaces=tuple(arguments.watch_namespace),
@@ -103,6 +127,18 @@ def _pod_settings(arguments: argparse.Namespace) -> PodSettings:
         endpoints={scheme: endpoint for scheme, endpoint in given.items() if endpoint},
         propagated_labels=(*names.PROPAGATED_LABELS, *arguments.propagate_label),
     )
+
+
+def _lease_timing(arguments: argparse.Namespace) -> LeaseTiming:
+    """Make the election's timing; end with a message when its parts do not fit together."""
+    try:
+        return LeaseTiming(
+            duration_seconds=arguments.lease_duration,
+            renew_deadline_seconds=arguments.lease_renew_deadline,
+            retry_seconds=arguments.lease_retry,
+        )
+    except ValueError as error:
+        sys.exit(f"tidemill-operator: {error}")
 
 
 if __name__ == "__main__":

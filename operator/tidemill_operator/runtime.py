@@ -26,7 +26,7 @@ from tidemill_operator.health import Health, make_app
 from tidemill_operator.informer import Informer
 from tidemill_operator.key_projector import KeyProjector
 from tidemill_operator.keys import Key
-from tidemill_operator.leader import LeaderElector, LeadershipLostError
+from tidemill_operator.leader import LeaderElector, LeadershipLostError, LeaseTiming
 from tidemill_operator.manifests import PodSettings
 from tidemill_operator.pod_changes import PodChanger
 from tidemill_operator.queue import Again, Outcome, Pace, WorkQueue
@@ -54,6 +54,7 @@ class Settings:
     gateway_selector: str = names.DEFAULT_GATEWAY_SELECTOR
     keys_secret: str = names.GATEWAY_KEYS_SECRET
     lease_name: str = names.DEFAULT_LEASE_NAME
+    lease_timing: LeaseTiming = field(default_factory=LeaseTiming)
     http_host: str = "0.0.0.0"  # noqa: S104 - probes and Prometheus come from outside the pod
     http_port: int = names.OPERATOR_HTTP_PORT
     watch_namespaces: tuple[str, ...] = ()
@@ -83,7 +84,7 @@ class Operator:
             settings=settings.pods,
         )
         lease = Place(kind="Lease", namespace=settings.operator_namespace, name=settings.lease_name)
-        self._elector = LeaderElector(api, lease, settings.identity, self._clock)
+        self._elector = LeaderElector(api, lease, settings.identity, self._clock, settings.lease_timing)
         self._queue = WorkQueue(self._run, self._clock, settings.pace)
         self._stop = asyncio.Event()
         self._scope = Scope(

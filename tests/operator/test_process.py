@@ -1,4 +1,7 @@
-"""The operator as a process on a real API server with controllers and no node: tests play the kubelet."""
+"""The operator as a process on a real API server with controllers and no node: tests play the kubelet.
+
+It runs under the chart's ServiceAccount, with the rights that the chart gives in one namespace and no others.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,14 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from harness.kubectl import wait_until
 
+from operator_process import Account, Operator
 from tidemill_operator import names
 
 if TYPE_CHECKING:
@@ -31,44 +32,6 @@ CHILDREN = (
     "poddisruptionbudgets"
 )
 SAID = json.dumps({"reason": "ModelLoadFailed", "message": "no such model"})
-
-
-class Operator:
-    """One operator process that looks after one namespace, in which it also has its lease."""
-
-    def __init__(self, cluster: TestCluster, namespace: str, log: Path, image: str) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.log = log
-        command = [
-            sys.executable, "-m", "tidemill_operator", "run",
-            "--engine-image", image,
-            "--operator-namespace", namespace,
-            "--watch-namespace", namespace,
-            "--http-host", "127.0.0.1",
-            "--http-port", str(self.port),
-        ]  # fmt: skip
-        environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig)}
-        with log.open("a") as output:
-            self.process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
-
-    def get(self, path: str) -> str | None:
-        """Ask the health port; None while it does not answer."""
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
-                return str(answer.read().decode())
-        except (urllib.error.URLError, OSError):
-            return None
-
-    def metric(self, name: str) -> float | None:
-        text = self.get("/metrics") or ""
-        found = [line.split()[-1] for line in text.splitlines() if line.startswith(f"{name} ")]
-        return float(found[0]) if found else None
-
-    def end(self, signum: int) -> int:
-        self.process.send_signal(signum)
-        return self.process.wait(timeout=30)
 
 
 class World:
@@ -172,10 +135,12 @@ def world(crds: TestCluster, namespace: str) -> World:
 
 @pytest.fixture
 def start(crds: TestCluster, namespace: str, tmp_path: Path) -> Iterator[Callable[..., Operator]]:
+    kubeconfig = Account(crds, namespace).write_kubeconfig(tmp_path)
     started: list[Operator] = []
 
     def launch(image: str = "localhost/engine:test") -> Operator:
-        started.append(Operator(crds, namespace, tmp_path / f"operator-{len(started)}.log", image))
+        log = tmp_path / f"operator-{len(started)}.log"
+        started.append(Operator(kubeconfig, namespace, log, image=image))
         return started[-1]
 
     yield launch
@@ -184,6 +149,7 @@ def start(crds: TestCluster, namespace: str, tmp_path: Path) -> Iterator[Callabl
             operator.process.kill()
         operator.process.wait()
         print(operator.log.read_text())
+        assert "Forbidden" not in operator.log.read_text()
 
 
 def wait_for_runs(operator: Operator) -> None:
@@ -380,6 +346,20 @@ def test_nothing_of_someone_else_is_taken_over(world: World, start: Callable[[],
     world.wait_for("Ready", "False", "NameTaken")
     assert world.deployments() == {}
     assert world.kubectl.get(*world.scope, "service/chat")["spec"]["ports"][0]["port"] == 1234
+
+
+def test_a_deleted_admin_token_is_made_anew_at_once(world: World, start: Callable[[], Operator]) -> None:
+    world.apply()
+    start()
+    world.wait_for("Ready", "False", "ReplicasStarting")
+    before = world.kubectl.get(*world.scope, "secret/chat-admin-token")["data"]["token"]
+    world.kubectl("delete", *world.scope, "secret/chat-admin-token")
+    made = wait_until(
+        "a new Secret",
+        lambda: world.kubectl.find(*world.scope, "secret/chat-admin-token"),
+        timeout_seconds=15,
+    )
+    assert made["data"]["token"] != before
 
 
 def test_deletion_leaves_nothing(world: World, start: Callable[[], Operator]) -> None:

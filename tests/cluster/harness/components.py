@@ -120,6 +120,9 @@ def _controller_manager(layout: Layout, binaries: Binaries) -> tuple[str, ...]:
     return (
         *_with_kubeconfigs(layout, binaries, "kube-controller-manager", "kcm"),
         "--use-service-account-credentials",
+        # Tests make hundreds of objects at once; the default of 20 requests a second would be their pace.
+        "--kube-api-qps=200",
+        "--kube-api-burst=400",
         f"--service-account-private-key-file={pki}/sa.key",
         f"--root-ca-file={pki}/ca.crt",
         f"--cluster-signing-cert-file={pki}/ca.crt",
