@@ -16,7 +16,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from api_proxy import ApiProxy, tls_of
 from tidemill_operator import names
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 CHART = Path(__file__).resolve().parents[1] / "charts" / "tidemill"
 Object = dict[str, Any]
-# Short, so that a successor need not wait; the proportions are those of the defaults.
-QUICK_LEASE = ("--lease-duration=2", "--lease-renew-deadline=1.3", "--lease-retry=0.25")
+# A standby looks often; how long a lease counts is as usual, so that a busy machine costs nobody the lead.
+EAGER = ("--lease-retry=0.25",)
 
 
 class Account:
@@ -175,7 +175,7 @@ class Kubelet:
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> Kubelet:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 

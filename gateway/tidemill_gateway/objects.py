@@ -157,6 +157,8 @@ def _parse_service(raw: JsonObject) -> Service:
     status = raw.get("status") or {}
     served = (spec.get("model") or {}).get("servedNames") or [name]
     host = ((spec.get("routing") or {}).get("ingress") or {}).get("host")
+    if _is_leaving(metadata, status):
+        served, host = [], None
     return Service(
         uid=str(metadata["uid"]),
         namespace=str(metadata["namespace"]),
@@ -170,6 +172,13 @@ def _parse_service(raw: JsonObject) -> Service:
         routing=parse_routing(spec),
         revisions=parse_revisions(spec, status),
     )
+
+
+def _is_leaving(metadata: JsonObject, status: JsonObject) -> bool:
+    """Say whether a service is on its way out and has given its names to those who wait for them."""
+    ready = (c for c in status.get("conditions") or () if c.get("type") == "Ready")
+    said = next(ready, {}).get("reason")
+    return metadata.get("deletionTimestamp") is not None or said == names.REASON_NAMESPACE_TERMINATING
 
 
 def _parse_keys(raw: JsonObject) -> KeySecret:

@@ -53,8 +53,8 @@ class LeaseTiming:
     def __post_init__(self) -> None:
         if not self.duration_seconds > self.renew_deadline_seconds > self.retry_seconds > 0:
             raise ValueError(
-                "a lease's duration must be longer than the deadline for renewing it, and that longer than the "
-                f"time between tries: {self.duration_seconds}, {self.renew_deadline_seconds}, "
+                "a lease's duration must be longer than the deadline for renewing it, and that longer than "
+                f"the time between tries: {self.duration_seconds}, {self.renew_deadline_seconds}, "
                 f"{self.retry_seconds} s"
             )
 

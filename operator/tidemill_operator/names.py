@@ -45,6 +45,8 @@ ANNOTATION_DRAIN_STARTED_AT: Final = f"{GROUP}/drainStartedAt"
 ANNOTATION_WITHOUT_SURGE: Final = f"{GROUP}/withoutSurge"
 ANNOTATION_DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
 
+REASON_NAMESPACE_TERMINATING: Final = "NamespaceTerminating"
+
 ENGINE_CONTAINER: Final = "engine"
 DOWNLOAD_CONTAINER: Final = "download"
 DOWNLOAD_SERVICES: Final = {

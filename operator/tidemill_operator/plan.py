@@ -153,7 +153,7 @@ def _plan_children(
 def _plan_of_leaving(service: Raw, context: Context, observed: Observed, now: str) -> Plan:
     """Let go of the host name while the namespace is being deleted, which may wait for pods to drain."""
     message = "the namespace is being deleted; this service has given up its model names and its host"
-    problem = Failure(reason="NamespaceTerminating", message=message, stalls=False)
+    problem = Failure(reason=names.REASON_NAMESPACE_TERMINATING, message=message, stalls=False)
     ingress = observed.child("Ingress", names.ingress_name(context.name))
     plan = _plan_without_action(service, observed, problem, now)
     if ingress is None or not ingress.is_owned:

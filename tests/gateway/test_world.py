@@ -14,7 +14,7 @@ from gateway.builders import (
     parsed_pod,
     parsed_service,
 )
-from tidemill_gateway.objects import Kind, Link, MalformedObjectError, parse
+from tidemill_gateway.objects import Kind, Link, MalformedObjectError, Service, parse
 from tidemill_gateway.world import World, put, remove, replace_all
 from tidemill_operator import names
 
@@ -139,3 +139,17 @@ def test_chains_may_arrive_in_any_order() -> None:
     assert replicas_of(world) == []
     world = put(world, Kind.DEPLOYMENTS, parse(Kind.DEPLOYMENTS, deployment))
     assert replicas_of(world) == ["chat-1"]
+
+
+@pytest.mark.parametrize("way", ["its namespace is deleted", "it is deleted"])
+def test_a_service_on_its_way_out_has_no_names_left(way: str) -> None:
+    gone = [{"type": "Ready", "status": "False", "reason": names.REASON_NAMESPACE_TERMINATING}]
+    status = {"conditions": gone} if way == "its namespace is deleted" else {}
+    raw = make_service(served=["gpt"], host="chat.example.com", status=status)
+    if way == "it is deleted":
+        raw["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z"
+    leaving, staying = parse(Kind.SERVICES, raw), parse(Kind.SERVICES, make_service(served=["gpt"]))
+    assert isinstance(leaving, Service)
+    assert isinstance(staying, Service)
+    assert (leaving.served_names, leaving.hosts) == ((), ())
+    assert staying.served_names == ("gpt",)

@@ -12,7 +12,7 @@ import pytest
 from operator_builders import FakeClock, settle
 from tidemill_operator.api import Place
 from tidemill_operator.errors import ApiError
-from tidemill_operator.leader import LeaderElector, LeadershipLostError
+from tidemill_operator.leader import LeaderElector, LeadershipLostError, LeaseTiming
 
 PLACE = Place(kind="Lease", namespace="tidemill-system", name="tidemill-operator")
 
@@ -203,3 +203,13 @@ async def test_a_process_that_slept_too_long_does_not_renew(
     await clock.advance(3)
     assert first.lost is not None
     assert leases.version == version
+
+
+@pytest.mark.parametrize(
+    ("duration", "deadline", "retry"), [(10, 10.0, 2.0), (15, 2.0, 2.0), (15, 10.0, 0.0)]
+)
+def test_refuses_timings_under_which_two_could_lead_or_nobody_could(
+    duration: int, deadline: float, retry: float
+) -> None:
+    with pytest.raises(ValueError, match="must be longer"):
+        LeaseTiming(duration_seconds=duration, renew_deadline_seconds=deadline, retry_seconds=retry)

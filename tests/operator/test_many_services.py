@@ -1,0 +1,89 @@
+"""Five hundred services on the control plane alone: what they cost in requests and memory.
+
+Asserts counts and bytes, never seconds: how long it took is printed, and stands in docs/operations.md.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+from harness.kubectl import wait_until
+
+from operator_process import Account, Admin, Operator
+from tidemill_operator import names
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.session import TestCluster
+
+pytestmark = pytest.mark.cluster
+NUM_SERVICES = 500
+NUM_WRITERS = 4
+MAX_MEMORY_BYTES = 300 * 1024 * 1024
+# Two lists of names to look up, ten writes, and a handful of looks as the controllers add pods.
+MAX_REQUESTS_PER_SERVICE = 60
+QUIET_SECONDS = 10
+MAX_QUIET_REQUESTS_PER_MINUTE = 900
+REQUESTS = "tidemill_operator_api_requests_total"
+
+
+def write_services(cluster: TestCluster, namespace: str, numbers: range) -> None:
+    admin = Admin(cluster)
+    path = f"/apis/{names.API_VERSION}/namespaces/{namespace}/{names.PLURAL}"
+    for number in numbers:
+        metadata = {"name": f"s{number}", "namespace": namespace}
+        spec = {"model": {"uri": "sim://demo"}, "replicas": 1}
+        body = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata, "spec": spec}
+        assert admin("POST", path, body)["kind"] == names.KIND
+
+
+def num_told(admin: Admin, namespace: str) -> int:
+    """Count the services whose status says that a pod of theirs exists."""
+    found = admin.items(f"/apis/{names.API_VERSION}/namespaces/{namespace}/{names.PLURAL}")
+    return sum((service.get("status") or {}).get("replicas") == 1 for service in found)
+
+
+@pytest.mark.timeout(600)
+def test_five_hundred_services_cost_bounded_requests_and_memory(
+    crds: TestCluster, namespace: str, tmp_path: Path
+) -> None:
+    kubeconfig = Account(crds, namespace).write_kubeconfig(tmp_path)
+    share = NUM_SERVICES // NUM_WRITERS
+    with ThreadPoolExecutor(NUM_WRITERS) as pool:
+        for done in [
+            pool.submit(write_services, crds, namespace, range(at * share, (at + 1) * share))
+            for at in range(NUM_WRITERS)
+        ]:
+            done.result()
+    admin = Admin(crds)
+    operator = Operator(kubeconfig, namespace, tmp_path / "operator.log")
+    try:
+        began = time.monotonic()
+        wait_until("a look at all", lambda: num_told(admin, namespace) == NUM_SERVICES, timeout_seconds=400)
+        took = time.monotonic() - began
+        converging = operator.total(REQUESTS)
+        time.sleep(QUIET_SECONDS)  # what is measured is what happens while nothing happens
+        quiet = (operator.total(REQUESTS) - converging) * 60 / QUIET_SECONDS
+        memory = operator.peak_memory_bytes()
+        assert operator.end(signal.SIGTERM) == 0
+    finally:
+        operator.process.kill()
+        operator.process.wait()
+        print(operator.log.read_text()[-3000:])
+    figures = {
+        "services": NUM_SERVICES,
+        "seconds_to_converge": round(took, 1),
+        "requests_to_converge": int(converging),
+        "requests_per_minute_then": int(quiet),
+        "peak_memory_mib": round(memory / 2**20),
+    }
+    print(json.dumps(figures))
+    assert memory < MAX_MEMORY_BYTES
+    assert converging < NUM_SERVICES * MAX_REQUESTS_PER_SERVICE
+    assert quiet < MAX_QUIET_REQUESTS_PER_MINUTE
