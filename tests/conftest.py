@@ -18,6 +18,8 @@ from harness.errors import HarnessError, UnavailableError
 from harness.images import SLIM
 from harness.session import RELEASE_NAMESPACE
 
+from chart_release import CHART, image_values, make_namespace
+
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
@@ -132,19 +134,10 @@ def _image(cluster: TestCluster, name: str) -> str:
 @pytest.fixture(scope="session")
 def release(cluster: TestCluster) -> Iterator[TestCluster]:
     """Offer the cluster with our chart installed from the working tree."""
-    operator, engine = _image(cluster, "operator"), _image(cluster, "engine")
-    values = []
-    for part, image in (("operator", operator), ("engine", engine)):
-        repository, _, tag = image.rpartition(":")
-        values += [
-            "--set",
-            f"image.{part}.repository={repository}",
-            "--set-string",
-            f"image.{part}.tag={tag}",
-        ]
+    values = image_values(_image(cluster, "operator"), _image(cluster, "engine"))
+    make_namespace(cluster, RELEASE_NAMESPACE)
     cluster.helm(
-        "install", "tidemill", ROOT / "charts" / "tidemill", "--namespace", RELEASE_NAMESPACE,
-        "--create-namespace", "--wait", "--timeout", "120s",
+        "install", "tidemill", CHART, "--namespace", RELEASE_NAMESPACE, "--wait", "--timeout", "120s",
         *values,
     )  # fmt: skip
     yield cluster
@@ -158,7 +151,7 @@ def namespace(request: pytest.FixtureRequest) -> Iterator[str]:
     on: TestCluster = request.getfixturevalue("cluster" if is_on_node else "control_plane")
     words = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())[5:35].strip("-")
     name = f"{words}-{uuid.uuid4().hex[:4]}"
-    on.kubectl("create", "namespace", name)
+    make_namespace(on, name)
     yield name
     on.kubectl("delete", "namespace", name, "--wait=false")
 

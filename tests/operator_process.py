@@ -132,6 +132,14 @@ class Operator:
         return self.process.wait(timeout=30)
 
 
+def restricted_pod(image: str) -> Object:
+    """Write the spec of a pod that the restricted Pod Security Standard admits."""
+    limits: Object = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    context = {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}}
+    container = {"name": "main", "image": image, "securityContext": limits}
+    return {"securityContext": context, "containers": [container]}
+
+
 class Admin:
     """Plain requests with the administrator's certificate; kubectl would cost a process for each."""
 

@@ -176,9 +176,8 @@ def _parse_service(raw: JsonObject) -> Service:
 
 def _is_leaving(metadata: JsonObject, status: JsonObject) -> bool:
     """Say whether a service is on its way out and has given its names to those who wait for them."""
-    ready = (c for c in status.get("conditions") or () if c.get("type") == "Ready")
-    said = next(ready, {}).get("reason")
-    return metadata.get("deletionTimestamp") is not None or said == names.REASON_NAMESPACE_TERMINATING
+    said = [c.get("reason") for c in status.get("conditions") or () if c.get("type") == "Ready"]
+    return metadata.get("deletionTimestamp") is not None or said == [names.REASON_NAMESPACE_TERMINATING]
 
 
 def _parse_keys(raw: JsonObject) -> KeySecret:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from chart_release import make_namespace
 from e2e_support import Namespace
 
 if TYPE_CHECKING:
@@ -25,6 +26,6 @@ def space(release: TestCluster, namespace: str) -> Namespace:
 def module_space(release: TestCluster) -> Iterator[Namespace]:
     """Offer a namespace that the tests of one module share."""
     name = f"shared-{uuid.uuid4().hex[:6]}"
-    release.kubectl("create", "namespace", name)
+    make_namespace(release, name)
     yield Namespace(cluster=release, name=name)
     release.kubectl("delete", "namespace", name, "--wait=false")

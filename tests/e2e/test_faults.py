@@ -144,8 +144,8 @@ def test_a_gpu_that_no_node_has_left_is_named_in_the_status(space: Namespace, si
 
 
 def test_an_engine_runs_where_only_restricted_pods_may(space: Namespace, sim_engine: str) -> None:
-    label = "pod-security.kubernetes.io/enforce=restricted"
-    space.cluster.kubectl("label", "namespace", space.name, label)
+    labels = space.cluster.kubectl.get("namespace", space.name)["metadata"]["labels"]
+    assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
     space.apply_sim("strict", sim_engine)
     space.wait_ready("strict")
     container = space.pods("strict")[0]["spec"]["containers"][0]

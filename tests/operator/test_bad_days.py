@@ -18,7 +18,7 @@ import pytest
 from harness.kubectl import wait_until
 
 from api_proxy import Faults
-from operator_process import EAGER, Account, Admin, Kubelet, Operator
+from operator_process import EAGER, Account, Admin, Kubelet, Operator, restricted_pod
 from tidemill_operator import names
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class World:
     def make_gateway(self) -> None:
         labels = {names.LABEL_APP_NAME: names.APP, names.LABEL_APP_COMPONENT: names.COMPONENT_GATEWAY}
         pods = f"/api/v1/namespaces/{self.namespace}/pods"
-        spec = {"containers": [{"name": "main", "image": "localhost/none:test"}]}
+        spec = restricted_pod("localhost/none:test")
         self.admin("POST", pods, {"metadata": {"name": "gateway", "labels": labels}, "spec": spec})
         ready = [{"type": "Ready", "status": "True"}]
         status = {"podIP": "10.1.1.1", "podIPs": [{"ip": "10.1.1.1"}], "conditions": ready}
@@ -190,11 +190,9 @@ def test_an_operator_killed_at_any_write_is_finished_by_the_next(
     wait_until("a leader", lambda: leading.metric("tidemill_operator_is_leader"), timeout_seconds=60)
     for number in range(NUM_KILLS):
         doomed = leading
-        kill = doomed.process.kill
-        world.proxy.at_write(chance.randint(1, 12), kill, is_before=chance.random() < 0.5)
+        world.proxy.at_write(chance.randint(1, 12), doomed.process.kill, is_before=chance.random() < 0.5)
         STEPS[number % len(STEPS)](world)
-        wait_until("the kill", lambda doomed=doomed: doomed.process.poll() is not None, timeout_seconds=60)
-        assert doomed.process.returncode == -signal.SIGKILL
+        assert doomed.process.wait(timeout=60) == -signal.SIGKILL
         world.admin("DELETE", world.lease)
         leading, standby = standby, world.start()
     for step in STEPS[: len(STEPS) - 1]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from harness.kubectl import wait_until
 
-from operator_process import Account, Operator
+from operator_process import Account, Operator, restricted_pod
 from tidemill_operator import names
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class World:
                 "apiVersion": "v1",
                 "kind": "Pod",
                 "metadata": {"name": name, "namespace": self.namespace, "labels": labels},
-                "spec": {"containers": [{"name": "main", "image": "localhost/none:test"}]},
+                "spec": restricted_pod("localhost/none:test"),
             }
         )
 
