@@ -66,18 +66,18 @@ class Layout:
 
     @property
     def service_cidr(self) -> str:
-        """Return the services' network."""
-        return f"10.97.{self.index}.0/24"
+        """Return the services' network: about two thousand addresses, room for one index below 32 each."""
+        return f"10.97.{8 * self.index}.0/21"
 
     @property
     def api_service_ip(self) -> str:
         """Return the address of the service `kubernetes`."""
-        return f"10.97.{self.index}.1"
+        return f"10.97.{8 * self.index}.1"
 
     @property
     def dns_service_ip(self) -> str:
         """Return the address of the service `kube-dns`."""
-        return f"10.97.{self.index}.10"
+        return f"10.97.{8 * self.index}.10"
 
     @property
     def cgroup(self) -> str:
