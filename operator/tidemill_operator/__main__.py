@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import json
 import logging
 import os
 import re
@@ -13,8 +14,8 @@ from prometheus_client import disable_created_metrics
 
 from tidemill_operator import names
 from tidemill_operator.errors import OperatorError
-from tidemill_operator.manifests import PodSettings
 from tidemill_operator.leader import LeaseTiming
+from tidemill_operator.manifests import NetworkSettings, PodSettings
 from tidemill_operator.runtime import Settings, run_operator
 
 
@@ -92,6 +93,21 @@ def make_parser() -> argparse.ArgumentParser:
         help="hand this label of a service on to its Deployments and pods, besides Kueue's; may be repeated",
     )
     run.add_argument(
+        "--network-policies",
+        action="store_true",
+        help="make a NetworkPolicy for each service: only gateway and operator reach its replicas",
+    )
+    run.add_argument(
+        "--operator-selector", default=names.DEFAULT_OPERATOR_SELECTOR, help="labels of operator pods"
+    )
+    run.add_argument(
+        "--metrics-peer",
+        action="append",
+        default=[],
+        metavar="JSON",
+        help="a NetworkPolicyPeer that may read the engines' metrics; may be repeated",
+    )
+    run.add_argument(
         "--log-level", default="info", choices=("debug", "info", "warning", "error"), help="how much to log"
     )
     return parser
@@ -126,6 +142,23 @@ def _pod_settings(arguments: argparse.Namespace) -> PodSettings:
     return PodSettings(
         endpoints={scheme: endpoint for scheme, endpoint in given.items() if endpoint},
         propagated_labels=(*names.PROPAGATED_LABELS, *arguments.propagate_label),
+        network=_network_settings(arguments),
+    )
+
+
+def _network_settings(arguments: argparse.Namespace) -> NetworkSettings | None:
+    """Read who may reach engine pods; None unless policies are asked for."""
+    if not arguments.network_policies:
+        return None
+    try:
+        peers = tuple(json.loads(peer) for peer in arguments.metrics_peer)
+    except ValueError as error:
+        sys.exit(f"tidemill-operator: --metrics-peer must be a NetworkPolicyPeer in JSON: {error}")
+    return NetworkSettings(
+        operator_namespace=arguments.operator_namespace,
+        gateway_labels=names.labels_in(arguments.gateway_selector),
+        operator_labels=names.labels_in(arguments.operator_selector),
+        metrics_peers=peers,
     )
 
 

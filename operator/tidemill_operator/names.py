@@ -76,6 +76,7 @@ ADMIN_TOKEN_FILE: Final = f"{ADMIN_TOKEN_DIRECTORY}/{ADMIN_TOKEN_KEY}"
 
 DEFAULT_GATEWAY_SELECTOR: Final = f"{LABEL_APP_NAME}={APP},{LABEL_APP_COMPONENT}={COMPONENT_GATEWAY}"
 GATEWAY_KEYS_SECRET: Final = "tidemill-gateway-keys"  # noqa: S105 - a name
+DEFAULT_OPERATOR_SELECTOR: Final = f"{LABEL_APP_NAME}={APP},{LABEL_APP_COMPONENT}={COMPONENT_OPERATOR}"
 DEFAULT_LEASE_NAME: Final = FIELD_MANAGER
 
 
@@ -163,6 +164,11 @@ def pod_labels(service: str, revision: str) -> dict[str, str]:
 def selector_string(labels: dict[str, str]) -> str:
     """Format labels as the API's selector syntax, in a stable order."""
     return ",".join(f"{key}={labels[key]}" for key in sorted(labels))
+
+
+def labels_in(selector: str) -> dict[str, str]:
+    """Read the labels in a selector of the form that `selector_string` writes."""
+    return dict(pair.split("=", 1) for pair in selector.split(",") if pair)
 
 
 def path_prefix(namespace: str, service: str) -> str:

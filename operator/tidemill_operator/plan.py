@@ -239,6 +239,7 @@ def _wanted_others(context: Context, observed: Observed) -> list[Manifest]:
         manifests.build_replicas_service(context),
         manifests.build_endpoint_slice(context, observed.gateways),
         manifests.build_disruption_budget(context),
+        manifests.build_network_policy(context),
         manifests.build_cache_claim(context),
         manifests.build_ingress(context),
     ]

@@ -21,6 +21,12 @@ CHART = Path(__file__).resolve().parents[2] / "charts" / "tidemill"
 NAMESPACE = "tidemill-system"
 EVERYTHING: dict[str, Any] = {
     "watchNamespaces": ["team-a", "team-b"],
+    "networkPolicies": {
+        "clientsFrom": [{"ipBlock": {"cidr": "10.0.0.0/8"}}],
+        "metricsFrom": [
+            {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+        ],
+    },
     "image": {"pullSecrets": [{"name": "registry"}]},
     "crds": {"keep": False},
     "operator": {
@@ -286,6 +292,81 @@ def test_the_operator_understands_its_arguments(everything: Objects, monkeypatch
     assert settings.watch_namespaces == ("team-a", "team-b")
     ports = {port["name"]: port["containerPort"] for port in spec["containers"][0]["ports"]}
     assert ports == {"admin": settings.http_port}
+
+
+def test_the_operator_makes_the_policies_that_the_values_ask_for(
+    everything: Objects, render: Render, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operator = importlib.import_module("tidemill_operator.__main__")
+    monkeypatch.setenv("POD_NAMESPACE", NAMESPACE)
+
+    def network_of(objects: Objects) -> Any:
+        spec = deployment(objects, "operator")["spec"]["template"]["spec"]
+        arguments = operator.make_parser().parse_args(spec["containers"][0]["args"])
+        return operator.settings_of(arguments).pods.network
+
+    network = network_of(everything)
+    assert network.operator_namespace == NAMESPACE
+    assert network.metrics_peers == tuple(EVERYTHING["networkPolicies"]["metricsFrom"])
+    for component, labels in (("gateway", network.gateway_labels), ("operator", network.operator_labels)):
+        pods = deployment(everything, component)["spec"]["template"]["metadata"]["labels"]
+        assert labels.items() <= pods.items()
+        assert labels["app.kubernetes.io/component"] == component
+        (policy,) = of_kind(everything, "NetworkPolicy", component)
+        assert policy["spec"]["podSelector"]["matchLabels"].items() <= pods.items()
+    off = render({"networkPolicies": {"enabled": False}})
+    assert of_kind(off, "NetworkPolicy") == []
+    assert network_of(off) is None
+
+
+def test_nobody_reaches_the_operator_unless_the_values_say_who(defaults: Objects) -> None:
+    (policy,) = of_kind(defaults, "NetworkPolicy", "operator")
+    assert policy["spec"]["ingress"] == []
+
+
+@pytest.mark.parametrize(
+    ("values", "api", "kind", "num_objects"),
+    [
+        ({"podMonitors": {"enabled": True}}, "monitoring.coreos.com/v1/PodMonitor", "PodMonitor", 3),
+        (
+            {"gateway": {"httpRoute": {"enabled": True, "parentRefs": [{"name": "public"}]}}},
+            "gateway.networking.k8s.io/v1/HTTPRoute",
+            "HTTPRoute",
+            1,
+        ),
+    ],
+    ids=["PodMonitors", "HTTPRoute"],
+)
+def test_what_needs_an_api_of_others_is_made_where_it_exists_and_refused_elsewhere(
+    values: dict[str, Any],
+    api: str,
+    kind: str,
+    num_objects: int,
+    control_plane: "TestCluster",
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "values.json"
+    file.write_text(json.dumps(values))
+    command = ("template", "tidemill", CHART, "--values", file)
+    done = control_plane.helm(*command, "--api-versions", api)
+    objects = [found for found in yaml.safe_load_all(done.stdout) if found]
+    assert len(of_kind(objects, kind)) == num_objects
+    refused = control_plane.helm(*command, check=False)
+    assert refused.returncode != 0
+    assert f"the cluster does not know {api.rpartition('/')[0]} {kind}" in refused.stderr
+
+
+def test_several_operators_are_spread_and_kept_by_a_budget(everything: Objects, defaults: Objects) -> None:
+    assert len(of_kind(everything, "PodDisruptionBudget", "operator")) == 1
+    assert of_kind(defaults, "PodDisruptionBudget", "operator") == []
+    (spread,) = deployment(everything, "operator")["spec"]["template"]["spec"]["topologySpreadConstraints"]
+    assert spread["topologyKey"] == "kubernetes.io/hostname"
+
+
+def test_no_right_to_read_nodes_or_namespaces_is_needed(defaults: Objects) -> None:
+    for component in ("operator", "gateway"):
+        asked = {resource for _, resource, _ in rules_of(defaults, component)}
+        assert not asked & {"nodes", "namespaces", "customresourcedefinitions"}
 
 
 def test_the_definition_is_kept_on_uninstall_unless_asked_otherwise(

@@ -299,3 +299,37 @@ def test_the_disruption_budget_lets_sick_pods_go() -> None:
 
 def test_there_is_no_disruption_budget_without_replicas() -> None:
     assert manifests.build_disruption_budget(make_context({"suspend": True})) is None
+
+
+NETWORK = manifests.NetworkSettings(
+    operator_namespace="tidemill-system",
+    gateway_labels={"app.kubernetes.io/component": "gateway"},
+    operator_labels={"app.kubernetes.io/component": "operator"},
+    metrics_peers=({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}},),
+)
+
+
+def test_only_gateway_and_operator_reach_an_engine_and_only_the_operator_its_admin_port() -> None:
+    context = replace(make_context(), settings=manifests.PodSettings(network=NETWORK))
+    policy = manifests.build_network_policy(context)
+    assert policy is not None
+    assert policy["spec"]["podSelector"] == {"matchLabels": names.selector_labels("chat")}
+    assert policy["spec"]["policyTypes"] == ["Ingress"]
+    who = {
+        rule["ports"][0]["port"]: [
+            next(iter((peer.get("podSelector") or peer["namespaceSelector"])["matchLabels"].values()))
+            for peer in rule["from"]
+        ]
+        for rule in policy["spec"]["ingress"]
+    }
+    assert who == {
+        names.ENGINE_PORT: ["gateway", "operator", "monitoring"],
+        names.ENGINE_ADMIN_PORT: ["operator"],
+    }
+    for rule in policy["spec"]["ingress"]:
+        for peer in rule["from"]:
+            assert peer["namespaceSelector"]["matchLabels"], "a peer without a namespace is the service's own"
+
+
+def test_there_is_no_policy_where_none_is_wanted() -> None:
+    assert manifests.build_network_policy(make_context()) is None

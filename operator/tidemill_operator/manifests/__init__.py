@@ -6,18 +6,20 @@ what exists in the cluster and what else is planned.
 
 from tidemill_operator.manifests.admin_secret import build_admin_secret
 from tidemill_operator.manifests.cache_claim import build_cache_claim
-from tidemill_operator.manifests.context import Context, Manifest, PodSettings
+from tidemill_operator.manifests.context import Context, Manifest, NetworkSettings, PodSettings
 from tidemill_operator.manifests.controller_revision import build_controller_revision
 from tidemill_operator.manifests.deployment import build_deployment
 from tidemill_operator.manifests.disruption_budget import build_disruption_budget
 from tidemill_operator.manifests.endpoint_slice import build_endpoint_slice
 from tidemill_operator.manifests.ingress import build_ingress
+from tidemill_operator.manifests.network_policy import build_network_policy
 from tidemill_operator.manifests.pod_template import build_pod_template
 from tidemill_operator.manifests.services import build_client_service, build_replicas_service
 
 __all__ = [
     "Context",
     "Manifest",
+    "NetworkSettings",
     "PodSettings",
     "build_admin_secret",
     "build_cache_claim",
@@ -27,6 +29,7 @@ __all__ = [
     "build_disruption_budget",
     "build_endpoint_slice",
     "build_ingress",
+    "build_network_policy",
     "build_pod_template",
     "build_replicas_service",
 ]

@@ -11,11 +11,25 @@ Manifest = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
+class NetworkSettings:
+    """Where gateway and operator run, and which further peers may read the engines' metrics."""
+
+    operator_namespace: str
+    gateway_labels: Mapping[str, str]
+    operator_labels: Mapping[str, str]
+    metrics_peers: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class PodSettings:
-    """What the operator's administrator decides for all pods: endpoints per scheme, labels handed on."""
+    """What the operator's administrator decides for all pods: endpoints per scheme, labels handed on.
+
+    `network`: who may reach them; None where no NetworkPolicies are wanted.
+    """
 
     endpoints: Mapping[str, str] = field(default_factory=dict)
     propagated_labels: tuple[str, ...] = names.PROPAGATED_LABELS
+    network: NetworkSettings | None = None
 
     def endpoint_of(self, scheme: str) -> str | None:
         """Give the address that downloads of a scheme go to; None for the public one."""

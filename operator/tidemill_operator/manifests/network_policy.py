@@ -4,25 +4,14 @@ Only what comes in is restricted: where models are downloaded from is not known 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
 
 from tidemill_operator import names
-from tidemill_operator.manifests.context import Context, Manifest, child_metadata
+from tidemill_operator.manifests.context import Context, Manifest, NetworkSettings, child_metadata
 
 
-@dataclass(frozen=True, kw_only=True)
-class NetworkSettings:
-    """Where gateway and operator run, and which further peers may read the engines' metrics."""
-
-    operator_namespace: str
-    gateway_labels: Mapping[str, str] = field(default_factory=dict)
-    operator_labels: Mapping[str, str] = field(default_factory=dict)
-    metrics_peers: tuple[Mapping[str, Any], ...] = ()
-
-
-def build_network_policy(context: Context, settings: NetworkSettings | None) -> Manifest | None:
+def build_network_policy(context: Context) -> Manifest | None:
     """Build the policy; none where policies are switched off."""
+    settings = context.settings.network
     if settings is None:
         return None
     gateway = _peer(settings, settings.gateway_labels)
