@@ -16,7 +16,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 FAST := not cluster and not real_model and not slow
 
-.PHONY: help venv run test check lint types format fast-test docs cluster-up cluster-down clean
+.PHONY: help venv run test test-matrix check lint types format fast-test docs cluster-up cluster-down clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -38,6 +38,10 @@ run: venv  ## Serve a real model on PORT (default 8000) with a page at /
 
 test: venv  ## Run every test, on a real Kubernetes too
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-matrix: venv  ## Run the cluster tests on the newest and on the oldest Kubernetes that we support
+	@for version in 1.37 1.34; do echo "== Kubernetes $$version"; \
+	  TIDEMILL_TEST_KUBERNETES=$$version $(BIN)/python -m pytest -m cluster $(PYTEST_ARGS) || exit; done
 
 check: lint fast-test  ## Lint, types and the fast tests: under two minutes
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,27 @@ def test_every_tool_states_its_pinned_version() -> None:
     assert all(version.startswith("v") and version.count(".") >= 2 for version in versions.values())
 
 
-def test_helm_believes_in_the_kubernetes_that_it_runs_against() -> None:
-    minor = binaries.KUBERNETES.version().split(".")[1]
+def test_helm_believes_in_the_newest_kubernetes_that_it_runs_against() -> None:
+    (minor,) = {
+        version.split(".")[1] for version in binaries.KUBERNETES_FOLDERS if version == binaries.NEWEST
+    }
     flags = binaries._link_flags(binaries.HELM)
     assert any(flag.endswith(f"chartutil.k8sVersionMinor={minor}") for flag in flags)
+
+
+@pytest.mark.parametrize("version", binaries.KUBERNETES_FOLDERS)
+def test_each_kubernetes_that_can_be_chosen_is_the_one_that_its_folder_pins(
+    version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEMILL_TEST_KUBERNETES", version)
+    tool = replace(binaries.KUBERNETES, name=binaries._kubernetes_folder())
+    assert tool.version().startswith(f"v{version}.")
+
+
+def test_a_kubernetes_that_nobody_pins_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMILL_TEST_KUBERNETES", "1.2")
+    with pytest.raises(HarnessError, match=r"names 1\.2; there are 1\.37, 1\.34"):
+        binaries._kubernetes_folder()
 
 
 def test_a_changed_pin_is_another_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

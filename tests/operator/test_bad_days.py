@@ -205,7 +205,7 @@ def test_an_operator_killed_at_any_write_is_finished_by_the_next(
     world.delete("a")
     wait_until("an empty namespace", lambda: not world.objects(), timeout_seconds=60)
 
-    for step in (STEPS[0], STEPS[4]):
+    for step in (STEPS[0], STEPS[2], STEPS[4]):
         step(world)
         world.wait_settled("the undisturbed service")
     assert killed == shape_of(_of(world, "a"))

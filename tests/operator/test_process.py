@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from harness.kubectl import wait_until
 
+from chart_release import ROOT, make_namespace
 from operator_process import Account, Operator, restricted_pod
 from tidemill_operator import names
 
@@ -427,6 +428,51 @@ def test_an_operator_whose_lease_is_taken_ends_at_once(world: World, start: Call
     world.kubectl("patch", *world.scope, "lease", "tidemill-operator", "--type=merge", "-p", patch)
     assert operator.process.wait(timeout=30) == 3
     assert "leadership is lost" in operator.log.read_text()
+
+
+def test_a_service_whose_namespace_is_being_deleted_gives_its_host_away_at_once(
+    crds: TestCluster, world: World, tmp_path: Path
+) -> None:
+    older = World(crds, f"{world.namespace}-older")
+    make_namespace(crds, older.namespace)
+    account = Account(crds, world.namespace, is_namespaced=False)
+    operator = Operator(
+        account.write_kubeconfig(tmp_path), world.namespace, tmp_path / "log", is_namespaced=False
+    )
+    host = {"routing": {"ingress": {"host": "chat.example.com"}}}
+    hold = json.dumps({"metadata": {"finalizers": ["example.com/drains"]}})
+    release = json.dumps({"metadata": {"finalizers": []}})
+    try:
+        world.make_gateway()
+        older.apply(host)
+        (pod, _) = older.pods(older.revision(), 2)
+        # A pod that drains for long; the namespace waits for it before anything else goes.
+        older.kubectl("patch", *older.scope, "pod", pod, "--type=merge", "-p", hold)
+        world.apply(host, name="chat")
+        world.wait_for("RouteReady", "False", "HostConflict")
+        crds.kubectl("delete", "namespace", older.namespace, "--wait=false")
+        world.wait_for("RouteReady", "True", "GatewayReady")
+        assert older.condition("Ready") == ("False", "NamespaceTerminating")
+        assert older.kubectl.find(*older.scope, "ingress/chat") is None
+    finally:
+        operator.end(signal.SIGKILL)
+        print(operator.log.read_text())
+        crds.kubectl("delete", "namespace", older.namespace, "--wait=false", check=False)
+        older.kubectl("patch", *older.scope, "pod", pod, "--type=merge", "-p", release, check=False)
+
+
+def test_an_operator_that_starts_before_the_definition_waits_for_it(
+    crds: TestCluster, world: World, start: Callable[[], Operator]
+) -> None:
+    crds.kubectl("delete", f"crd/{names.CRD_NAME}")
+    operator = start()
+    try:
+        wait_until("the wait", lambda: "does not know" in operator.log.read_text(), timeout_seconds=30)
+    finally:
+        crds.kubectl("apply", "--server-side", "--force-conflicts", "-f", ROOT / "crds")
+        crds.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", ROOT / "crds")
+    world.apply()
+    world.wait_for("Ready", "False", "ReplicasStarting")
 
 
 def test_an_operator_without_an_api_server_ends_with_a_message(tmp_path: Path) -> None:

@@ -51,8 +51,22 @@ class Tool:
 _KUBERNETES_PROGRAMS = (
     "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy",
 )  # fmt: skip
+NEWEST = "1.37"
+# The versions of Kubernetes that the tests can run on, and the folder of each one's pins.
+KUBERNETES_FOLDERS = {NEWEST: "kubernetes", "1.34": "kubernetes-1.34"}
+
+
+def _kubernetes_folder() -> str:
+    """Choose the version that TIDEMILL_TEST_KUBERNETES names; the newest if it names none."""
+    wanted = os.environ.get("TIDEMILL_TEST_KUBERNETES") or NEWEST
+    if wanted not in KUBERNETES_FOLDERS:
+        known = ", ".join(KUBERNETES_FOLDERS)
+        raise HarnessError(f"TIDEMILL_TEST_KUBERNETES names {wanted}; there are {known}")
+    return KUBERNETES_FOLDERS[wanted]
+
+
 KUBERNETES = Tool(
-    name="kubernetes",
+    name=_kubernetes_folder(),
     module="k8s.io/kubernetes",
     packages=tuple(f"k8s.io/kubernetes/cmd/{program}" for program in _KUBERNETES_PROGRAMS),
     programs=_KUBERNETES_PROGRAMS,
@@ -150,7 +164,7 @@ def _link_flags(tool: Tool) -> tuple[str, ...]:
         return (*strip, *(f"-X {_COMPONENT_BASE}.{name}={value}" for name, value in values.items()))
     if tool is HELM:
         # Without these `helm template` believes in Kubernetes 1.20.
-        minor = KUBERNETES.version().split(".")[1]
+        minor = NEWEST.split(".")[1]
         kubernetes = tuple(
             f"-X {_HELM}/{package}.{name}={value}"
             for package in ("pkg/chartutil", "pkg/lint/rules")
