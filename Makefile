@@ -16,7 +16,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 FAST := not cluster and not real_model and not slow
 
-.PHONY: help venv run test test-matrix check lint types format fast-test docs cluster-up cluster-down clean
+.PHONY: help venv run test soak test-matrix check lint types format fast-test docs cluster-up cluster-down clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -42,6 +42,9 @@ test: venv  ## Run every test, on a real Kubernetes too
 test-matrix: venv  ## Run the cluster tests on the newest and on the oldest Kubernetes that we support
 	@for version in 1.37 1.34; do echo "== Kubernetes $$version"; \
 	  TIDEMILL_TEST_KUBERNETES=$$version $(BIN)/python -m pytest -m cluster $(PYTEST_ARGS) || exit; done
+
+soak: venv  ## 100 scale-downs, 20 rollouts and 20 node drains under load; about an hour
+	@TIDEMILL_SOAK_REPEATS=$${TIDEMILL_SOAK_REPEATS:-100,20,20} $(BIN)/python -m pytest -q -s tests/e2e/test_removal.py -k 'cut_no_stream'
 
 check: lint fast-test  ## Lint, types and the fast tests: under two minutes
 

@@ -191,7 +191,7 @@ class Controllers:
         self._engines = engines
         self._numbers = itertools.count(1)
         self.gone: list[str] = []
-        self.has_room = True
+        self.max_placed = 1000
 
     def act(self) -> None:
         """Create and delete pods as the Deployments ask, and let the kubelet start and probe them."""
@@ -246,12 +246,15 @@ class Controllers:
         }
         self._api.store({"kind": "Pod", "metadata": metadata, "spec": {}, "status": {"phase": "Pending"}})
 
+    def _num_placed(self) -> int:
+        return sum("nodeName" in pod["spec"] for pod in self._of("Pod"))
+
     def _probe(self, pod: Object) -> None:
         """Schedule, start and probe one pod."""
         name = pod["metadata"]["name"]
         ip = f"ip-of-{name}"
         is_scheduled = bool(pod["spec"].get("nodeName"))
-        if not is_scheduled and not self.has_room:
+        if not is_scheduled and self._num_placed() >= self.max_placed:
             message = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
             said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
             self._api.store({**pod, "status": {"phase": "Pending", "conditions": [said]}})

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from tidemill_operator import conditions
 from tidemill_operator.actions import EVENT_NORMAL, EVENT_WARNING, EngineCall, Event
+from tidemill_operator.last_words import CutStreams
 from tidemill_operator.manifests import Context
 from tidemill_operator.observed import Observed
 from tidemill_operator.removal import Leaving, Progress
@@ -50,6 +51,12 @@ def scaling_changes(service: Raw, context: Context, status: Raw) -> list[Event]:
         Event(type=EVENT_WARNING if is_warning else EVENT_NORMAL, reason=reason, message=message)
         for is_warning, reason, message in told
     ]
+
+
+def cut_event(cut: CutStreams) -> Event:
+    """Tell of a replica that was sent away by someone else and could not finish in time."""
+    message = f"replica {cut.pod} was not drained within its grace: {cut.num_streams} streams are cut"
+    return Event(type=EVENT_WARNING, reason="DrainTimeout", message=message)
 
 
 def transition_events(service: Raw, status: Raw) -> list[Event]:
@@ -104,9 +111,9 @@ def _leaving(context: Context, leaving: Leaving) -> Event | None:
 
 
 def _rollout(context: Context, replicas: Replicas) -> Iterable[Event]:
-    if replicas.has_just_lost_surge:
+    if replicas.scarcity is not None and replicas.has_just_lost_surge:
         message = (
-            f"no node has a free {replicas.lacking_device}: revision {context.spec.target_revision} gets a "
+            f"no node has a free {replicas.scarcity.device}: revision {context.spec.target_revision} gets a "
             "replica only after an old one has gone, as with maxSurge 0"
         )
         yield Event(type=EVENT_WARNING, reason="RollingWithoutSurge", message=message)

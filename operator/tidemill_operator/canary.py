@@ -50,9 +50,7 @@ def find_reason_to_stop(
     Lack of room is not the revision's fault, and neither are failures that the current one has as well.
     """
     for pod in sorted(pods, key=lambda pod: pod.name):
-        failure = None
-        if pod.is_scheduled and not pod.is_ready:
-            failure = pod_failure(pod, load_timeout_seconds)
+        failure = None if pod.is_ready else pod_failure(pod, load_timeout_seconds)
         if failure is not None and failure.stalls:
             return failure
     share = update.failed_percent

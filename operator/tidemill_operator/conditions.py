@@ -356,5 +356,5 @@ def _starting(situation: Situation, counts: str) -> tuple[str, str]:
 
 def _stalling(situation: Situation) -> Failure | None:
     """Find what will not pass by waiting."""
-    found = (situation.problem, situation.failure, situation.rollout_failure)
+    found = (situation.problem, situation.rollout_failure, situation.failure)
     return next((f for f in found if f is not None and f.stalls), None)

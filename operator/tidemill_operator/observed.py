@@ -74,7 +74,7 @@ class PodView:
 class DeploymentView:
     """One revision's Deployment.
 
-    `lacking_device`: its rollout goes on without surge, since no node had such a device free.
+    `without_surge`: what is known of a rollout that goes on without surge (scarcity.py reads it).
     """
 
     name: str
@@ -85,7 +85,7 @@ class DeploymentView:
     written_replicas: int | None = None
     existing_replicas: int = 0
     creation_failure: str = ""
-    lacking_device: str = ""
+    without_surge: str = ""
 
     @property
     def asked_replicas(self) -> int:
@@ -242,7 +242,7 @@ def deployment_view(obj: Raw) -> DeploymentView:
         written_replicas=int(written) if written.isdigit() else None,
         existing_replicas=status.get("replicas", 0),
         creation_failure=failure.get("message", "") if failure.get("status") == "True" else "",
-        lacking_device=(metadata.get("annotations") or _EMPTY).get(names.ANNOTATION_WITHOUT_SURGE, ""),
+        without_surge=(metadata.get("annotations") or _EMPTY).get(names.ANNOTATION_WITHOUT_SURGE, ""),
     )
 
 

@@ -225,10 +225,10 @@ def _applied_deployments(
     applied = []
     for revision, count in replicas.planned.items():
         frozen = template if revision == target else observed.template(revision)
-        device = replicas.lacking_device if revision == target else ""
+        surge = replicas.scarcity.as_written() if replicas.scarcity and revision == target else ""
         if frozen is not None:
             applied.append(
-                manifests.build_deployment(context, revision, dict(frozen), count, lacking_device=device)
+                manifests.build_deployment(context, revision, dict(frozen), count, without_surge=surge)
             )
     return applied
 
@@ -275,7 +275,7 @@ def _situation(
         num_draining=replicas.num_draining,
         rollout_note=_rollout_note(context, replicas, num_updated_ready),
         rollout_failure=_rollout_failure(replicas),
-        lacking_device=replicas.lacking_device,
+        lacking_device="" if replicas.scarcity is None else replicas.scarcity.device,
         failure=failure,
         num_gateways=len(observed.gateways),
         lost_claims=observed.lost_claims,
@@ -294,10 +294,10 @@ def _rollout_note(context: Context, replicas: Replicas, num_ready: int) -> tuple
             "it take over"
         )
         return "CanaryRunning", message
-    if replicas.lacking_device:
+    if replicas.scarcity is not None:
         message = (
             f"{num_ready} of {context.desired_replicas} replicas are ready in the new revision; no node has "
-            f"a free {replicas.lacking_device}, so an old one goes before each new one, as with maxSurge 0"
+            f"a free {replicas.scarcity.device}, so an old one goes before each new one, as with maxSurge 0"
         )
         return "RollingWithoutSurge", message
     return None

@@ -12,11 +12,13 @@ from typing import Final, Protocol
 
 from tidemill_operator import metrics
 from tidemill_operator import status as status_module
+from tidemill_operator.announcements import cut_event
 from tidemill_operator.api import Object
 from tidemill_operator.claims import Claims
 from tidemill_operator.cluster import Cluster, Reading
 from tidemill_operator.errors import ApiError, ObstacleError
 from tidemill_operator.keys import Key
+from tidemill_operator.last_words import CutStreams
 from tidemill_operator.manifests import PodSettings
 from tidemill_operator.observed import Observed, Refusal
 from tidemill_operator.plan import Plan, make_plan
@@ -53,6 +55,11 @@ class NoScaling:
         """Know nothing to drop."""
 
 
+def _nothing_cut(_: Key) -> tuple[CutStreams, ...]:
+    """Say that no stream was cut."""
+    return ()
+
+
 def _nobody_waits(_: Key, __: str) -> None:
     """Tell nobody that a service gives up its names."""
 
@@ -67,6 +74,7 @@ class Reconciler:
     engine_image: str
     now: Callable[[], datetime]
     pods: PodChanger
+    cuts_of: Callable[[Key], tuple[CutStreams, ...]] = _nothing_cut
     on_leaving: Callable[[Key, str], object] = _nobody_waits
     scaling: Scaling = field(default_factory=NoScaling)
     settings: PodSettings = field(default_factory=PodSettings)
@@ -108,6 +116,8 @@ class Reconciler:
                 self.on_leaving(key, uid)
             raise
         await self._tell(service, plan)
+        for cut in self.cuts_of(key):
+            await self.recorder.record(service, cut_event(cut))
         if plan.obstacle is not None:
             raise ObstacleError(plan.obstacle.message)
         return Outcome.DONE if plan.again_seconds is None else Again(seconds=plan.again_seconds)

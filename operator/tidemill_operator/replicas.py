@@ -5,10 +5,9 @@ grows into what the old one has given up. Refuses to know how many replicas are 
 status says of it.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from tidemill_operator import canary as canary_module
 from tidemill_operator.actions import PodChange
@@ -25,12 +24,10 @@ from tidemill_operator.rollout import (
     shrink_others,
     stable_of,
 )
+from tidemill_operator.scarcity import Scarcity, find_scarcity, read_scarcity
 from tidemill_operator.spec import CanarySpec
 
 Raw = Mapping[str, Any]
-
-# A resource with a domain in its name is a device; processor and memory have none.
-_DEVICE_LACKING: Final = re.compile(r"Insufficient ([a-z0-9.-]+/[A-Za-z0-9._-]*[A-Za-z0-9])")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +35,8 @@ class Replicas:
     """What each revision is given, and what that means for the service.
 
     `planned` counts by revision, `lowered` the revisions whose count goes down. `canary_failure` is set in
-    the run that stops a canary; `failed` names the revision from then on. `lacking_device` is why the
-    target's rollout has no surge, and `has_just_lost_surge` says that this run decided so.
+    the run that stops a canary; `failed` names the revision from then on. `scarcity` is why the target's
+    rollout has no surge, and `has_just_lost_surge` says that this run decided so.
     """
 
     planned: Mapping[str, int]
@@ -55,7 +52,7 @@ class Replicas:
     is_canary: bool = False
     failed: str | None = None
     canary_failure: Failure | None = None
-    lacking_device: str = ""
+    scarcity: Scarcity | None = None
     has_just_lost_surge: bool = False
 
 
@@ -68,6 +65,12 @@ class _World:
     now: str
     target: RevisionCounts
     others: Sequence[RevisionCounts]
+
+    @property
+    def is_rolling(self) -> bool:
+        """Tell whether the target takes over from other revisions; a canary does not."""
+        has_others = any(counts.asked > 0 or counts.existing > 0 for counts in self.others)
+        return has_others and self.canary is None
 
     @property
     def canary(self) -> CanarySpec | None:
@@ -96,12 +99,13 @@ def decide_replicas(context: Context, status: Raw, observed: Observed, now: str)
         others=[_counts(d.revision, observed) for d in observed.deployments if d.revision != target_revision],
     )
     canary = _judge_canary(world, status)
-    begun = _begun_without_surge(world)
-    device = begun or _newly_lacking(world)
+    begun = _begun_scarcity(world)
+    scarcity = begun or _new_scarcity(world)
+    desired = context.desired_replicas
     bounds = bounds_of(
         context.spec.rollout,
-        context.desired_replicas,
-        without_surge=bool(device),
+        desired if scarcity is None else min(desired, scarcity.num_placed),
+        without_surge=scarcity is not None,
         has_devices=num_gpus(context.spec) > 0,
     )
     removals = _remove(world, bounds, canary)
@@ -125,18 +129,9 @@ def decide_replicas(context: Context, status: Raw, observed: Observed, now: str)
         is_canary=world.canary is not None,
         failed=canary.failed,
         canary_failure=canary.failure,
-        lacking_device=device,
-        has_just_lost_surge=bool(device) and not begun,
+        scarcity=scarcity,
+        has_just_lost_surge=scarcity is not None and begun is None,
     )
-
-
-def lacking_device(observed: Observed, revision: str) -> str:
-    """Name the device that a revision's unscheduled pods wait for; empty when they wait for none."""
-    for pod in sorted(observed.staying_pods(revision), key=lambda pod: pod.name):
-        found = None if pod.is_scheduled else _DEVICE_LACKING.search(pod.unscheduled_message)
-        if found is not None:
-            return found.group(1)
-    return ""
 
 
 def _remove(world: _World, bounds: Bounds, canary: _Canary) -> dict[str, Removal]:
@@ -179,18 +174,18 @@ def _counts(revision: str, observed: Observed) -> RevisionCounts:
     )
 
 
-def _begun_without_surge(world: _World) -> str:
-    """Name the device for whose lack the rollout lost its surge earlier; it goes on as it began."""
+def _begun_scarcity(world: _World) -> Scarcity | None:
+    """Give what was found when the rollout lost its surge, while it lasts."""
     deployment = world.observed.deployment(world.target.revision)
-    return "" if deployment is None or world.canary is not None else deployment.lacking_device
+    return None if deployment is None or not world.is_rolling else read_scarcity(deployment.without_surge)
 
 
-def _newly_lacking(world: _World) -> str:
-    """Name the device for which the new revision waits while old replicas may hold it."""
-    is_rolling = any(counts.asked > 0 or counts.existing > 0 for counts in world.others)
-    if world.canary is not None or not is_rolling:
-        return ""
-    return lacking_device(world.observed, world.target.revision)
+def _new_scarcity(world: _World) -> Scarcity | None:
+    """Find out whether the new revision waits for a device that old replicas may hold."""
+    if not world.is_rolling:
+        return None
+    updated = world.observed.staying_pods(world.target.revision)
+    return find_scarcity(updated, world.observed.staying_pods())
 
 
 def _canary_size(world: _World, canary: _Canary) -> int:

@@ -26,6 +26,7 @@ from tidemill_operator.health import Health, make_app
 from tidemill_operator.informer import Informer
 from tidemill_operator.key_projector import KeyProjector
 from tidemill_operator.keys import Key
+from tidemill_operator.last_words import LastWords
 from tidemill_operator.leader import LeaderElector, LeadershipLostError, LeaseTiming
 from tidemill_operator.manifests import PodSettings
 from tidemill_operator.pod_changes import PodChanger
@@ -71,6 +72,7 @@ class Operator:
         self._clock = SystemClock()
         self._claims = Claims()
         self._cache = Cache()
+        self._last_words = LastWords()
         self._cluster = Cluster(api, self._cache)
         self._recorder = Recorder(api, settings.identity, self._clock.monotonic)
         self._reconciler = Reconciler(
@@ -82,6 +84,7 @@ class Operator:
             on_leaving=self._on_leaving,
             pods=PodChanger(self._cluster, engines),
             settings=settings.pods,
+            cuts_of=self._last_words.take,
         )
         lease = Place(kind="Lease", namespace=settings.operator_namespace, name=settings.lease_name)
         self._elector = LeaderElector(api, lease, settings.identity, self._clock, settings.lease_timing)
@@ -174,6 +177,8 @@ class Operator:
         if shelf == GATEWAYS:
             self._router.on_gateways(self._cache.all(GATEWAYS))
         else:
+            if shelf == "Pod":
+                self._last_words.note(obj)
             self._router.on_child(obj)
 
     def _on_secret(self, key: Key) -> None:

@@ -42,6 +42,15 @@ def dry_run(crds: TestCluster, service: Object) -> tuple[int, str]:
 
 SCHEDULE: Object = {"name": "day", "cron": "0 8 * * 1-5", "duration": "10h", "minReplicas": 2}
 REFUSED: dict[str, tuple[Object, str]] = {
+    "a canary without a share": (
+        make({"rollout": {"canary": {}}}),
+        "spec.rollout.canary.trafficPercent: Required value",
+    ),
+    "a canary of more than everything": (
+        make({"rollout": {"canary": {"trafficPercent": 101}}}),
+        "less than or equal to 100",
+    ),
+    "a revision that is no hash": (make({"rollout": {"toRevision": "latest"}}), "spec.rollout.toRevision"),
     "a name that is too long": (make(name="n" * 41), "at most 40 characters"),
     "a name that no Service may have": (make(name="9lives"), "must begin with a letter"),
     "no model": (make({"model": None}), "spec.model: Required value"),

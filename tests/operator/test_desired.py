@@ -56,3 +56,27 @@ def test_decides_so_that(case: str) -> None:
     spec, status, deployments, scaling, expected = CASES[case]
     observed = make_observed(deployments=deployments)
     assert desired_replicas(parse(make_service(spec)), status, observed, scaling) == expected
+
+
+NEW_REVISION = parse(make_service(AUTO)).revision
+ROLLING = (make_deployment(NEW_REVISION, 2), make_deployment("0ld0ld00", 3))
+ROLLED = (make_deployment(NEW_REVISION, 5), make_deployment("0ld0ld00", 0))
+
+
+def decided(deployments: Any, scaling: int, **rollout: Any) -> int:
+    spec = parse(make_service({**AUTO, "rollout": rollout}))
+    observed = make_observed(deployments=deployments)
+    return desired_replicas(spec, {"desiredReplicas": 5}, observed, ScalingView(desired=scaling))
+
+
+def test_a_rollout_lets_the_autoscaler_add_and_not_take_away() -> None:
+    assert decided(ROLLING, 3) == 5
+    assert decided(ROLLING, 6) == 6
+
+
+def test_when_the_rollout_is_over_the_autoscaler_takes_away_again() -> None:
+    assert decided(ROLLED, 3) == 3
+
+
+def test_a_canary_which_may_last_for_days_holds_nothing_up() -> None:
+    assert decided(ROLLING, 3, canary={"trafficPercent": 10}) == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -363,3 +364,63 @@ def test_the_autoscalers_decision_becomes_replicas_and_status() -> None:
 
 def test_a_service_without_a_decision_is_held_where_it_is() -> None:
     assert replicas(plan_for(settled(deployments=(make_deployment(REVISION, 4),)), AUTO)) == {REVISION: 4}
+
+
+def test_a_revision_to_go_back_to_that_is_not_kept_touches_nothing_and_names_those_that_are() -> None:
+    world = settled(templates={REVISION: TEMPLATE, "0ld0ld00": TEMPLATE})
+    world = replace(world, revision_numbers={REVISION: 2, "0ld0ld00": 1})
+    plan = plan_for(world, {"rollout": {"toRevision": "deadbeef"}})
+    assert (plan.applies, plan.deletes) == ((), ())
+    assert condition(plan, "Ready") == ("False", "RevisionNotFound")
+    assert f"newest first: {REVISION}, 0ld0ld00" in plan.status["conditions"][0]["message"]
+
+
+def canary_world(**changes: Any) -> tuple[Observed, dict[str, Any]]:
+    """Build a settled service whose spec has just got a new revision as a canary."""
+    spec: dict[str, Any] = {"engine": {"dtype": "float32"}, "rollout": {"canary": {"trafficPercent": 30}}}
+    new = revision_of(make_service(spec))
+    world = settled()
+    pods = (*world.pods, make_pod(new, 7, is_ready=True))
+    deployments = (*world.deployments, make_deployment(new, 1))
+    return replace(world, pods=pods, deployments=deployments, **changes), spec
+
+
+def test_a_canary_stands_beside_the_current_revision_at_full_size() -> None:
+    world, spec = canary_world(loads={})
+    plan = plan_for(world, spec)
+    new = plan.status["revision"]["update"]
+    assert replicas(plan) == {REVISION: 2, new: 1}
+    assert condition(plan, "Progressing") == ("True", "CanaryRunning")
+    assert "failed" not in plan.status["revision"]
+    assert plan.again_seconds is not None
+
+
+def test_a_canarys_engines_are_asked_how_many_requests_failed() -> None:
+    world, spec = canary_world()
+    plan = plan_for(world, spec)
+    assert {pod.name for pod in plan.asks} == {pod.name for pod in world.pods}
+
+
+def test_a_canary_that_fails_requests_is_stopped_for_good_and_told_once() -> None:
+    world, spec = canary_world(loads={})
+    new_pod = world.pods[-1]
+    world = replace(world, loads={new_pod.uid: EngineLoad(num_answered=50, num_failed=20)})
+    plan = plan_for(world, spec)
+    assert plan.status["revision"]["failed"] == new_pod.revision
+    assert condition(plan, "Stalled") == ("True", "CanaryFailed")
+    assert plan.status["model"]["lastFailure"]["reason"] == "CanaryErrors"
+    assert "CanaryFailed" in {event.reason for event in plan.events}
+    again = make_plan(
+        {**make_service(spec), "status": dict(plan.status)}, replace(world, loads=None), IMAGE, NOW
+    )
+    assert again.status["revision"] == plan.status["revision"]
+    assert "CanaryFailed" not in {event.reason for event in again.events}
+    assert condition(again, "Ready")[0] == "True"
+
+
+def test_a_failed_canary_is_rolled_out_all_the_same_when_the_field_is_removed() -> None:
+    world, spec = canary_world(loads={})
+    status = {"revision": {"failed": world.pods[-1].revision}}
+    plan = make_plan({**make_service({**spec, "rollout": {}}), "status": status}, world, IMAGE, NOW)
+    assert "failed" not in plan.status["revision"]
+    assert condition(plan, "Progressing") == ("True", "RollingOut")

@@ -92,6 +92,27 @@ class World:
         for pod in pods:
             self.patch_pod(pod, {"phase": "Running", "conditions": conditions})
 
+    def make_fail(self, pod: str) -> None:
+        """Let a pod's engine have ended with its own words, some times already."""
+        ended = {
+            "exitCode": 3,
+            "reason": "Error",
+            "message": SAID,
+            "startedAt": "2026-01-01T00:00:00Z",
+            "finishedAt": "2026-01-01T00:00:09Z",
+        }
+        container = {
+            "name": "engine",
+            "image": "localhost/engine:test",
+            "imageID": "",
+            "ready": False,
+            "restartCount": 4,
+            "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s"}},
+            "lastState": {"terminated": ended},
+        }
+        conditions = [{"type": "PodScheduled", "status": "True"}, {"type": "Ready", "status": "False"}]
+        self.patch_pod(pod, {"phase": "Running", "conditions": conditions, "containerStatuses": [container]})
+
     def make_gateway(self) -> None:
         labels = {names.LABEL_APP_NAME: names.APP, names.LABEL_APP_COMPONENT: names.COMPONENT_GATEWAY}
         self.make_pod("gateway", labels)
@@ -236,24 +257,7 @@ def test_a_failing_engine_shows_with_its_own_words(world: World, start: Callable
     world.apply({"replicas": 1})
     start()
     (pod,) = world.pods(world.revision(), 1)
-    ended = {
-        "exitCode": 3,
-        "reason": "Error",
-        "message": SAID,
-        "startedAt": "2026-01-01T00:00:00Z",
-        "finishedAt": "2026-01-01T00:00:09Z",
-    }
-    container = {
-        "name": "engine",
-        "image": "localhost/engine:test",
-        "imageID": "",
-        "ready": False,
-        "restartCount": 4,
-        "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s"}},
-        "lastState": {"terminated": ended},
-    }
-    conditions = [{"type": "PodScheduled", "status": "True"}, {"type": "Ready", "status": "False"}]
-    world.patch_pod(pod, {"phase": "Running", "conditions": conditions, "containerStatuses": [container]})
+    world.make_fail(pod)
     world.wait_for("Ready", "False", "ModelLoadFailed")
     failure = world.service()["status"]["model"]["lastFailure"]
     assert (failure["message"], failure["pod"], failure["exitCode"]) == ("no such model", pod, 3)
@@ -287,8 +291,33 @@ def test_a_new_revision_replaces_the_old_one_as_it_becomes_ready(
     world.make_ready(world.pods(new, 2))
     world.wait_for("Progressing", "False", "Settled")
     wait_until("the old revision to go", lambda: world.deployments() == {new: 2}, timeout_seconds=30)
-    revisions = [c["metadata"]["name"] for c in world.children() if c["kind"] == "ControllerRevision"]
-    assert sorted(revisions) == sorted([f"chat-{old}", f"chat-{new}"]), "the old one is kept to go back to"
+    revisions = {c["metadata"]["name"] for c in world.children() if c["kind"] == "ControllerRevision"}
+    assert revisions == {f"chat-{new}", f"chat-{old}"}
+    world.apply({"engine": {"dtype": "float32"}, "rollout": {"toRevision": old}})
+    world.pods(old, 1)
+    assert world.revision() == old
+
+
+def test_a_canary_that_fails_is_stopped_while_the_current_revision_serves_on(
+    world: World, start: Callable[[], Operator]
+) -> None:
+    world.apply()
+    world.make_gateway()
+    start()
+    old = world.revision()
+    world.make_ready(world.pods(old, 2))
+    world.wait_for("Progressing", "False", "Settled")
+    world.apply({"engine": {"dtype": "float32"}, "rollout": {"canary": {"trafficPercent": 10}}})
+    world.wait_for("Progressing", "True", "CanaryRunning")
+    new = world.revision()
+    (pod,) = world.pods(new, 1)
+    assert world.deployments() == {old: 2, new: 1}
+    world.make_fail(pod)
+    world.wait_for("Progressing", "False", "CanaryFailed")
+    wait_until("the canary to go", lambda: world.deployments() == {old: 2, new: 0}, timeout_seconds=30)
+    assert world.service()["status"]["revision"] == {"current": old, "update": new, "failed": new}
+    assert world.condition("Ready") == ("True", "ReplicasReady")
+    assert any(event["reason"] == "CanaryFailed" for event in world.events())
 
 
 def test_a_deployment_scaled_by_hand_is_put_back(world: World, start: Callable[[], Operator]) -> None:

@@ -54,6 +54,12 @@ class Scene:
         labels = self.controllers.pods()[pod]["metadata"]["labels"]
         return bool(labels[names.LABEL_ROUTABLE] == "true")
 
+    def num_ready(self) -> int:
+        def is_ready(pod: dict[str, Any]) -> bool:
+            return {"type": "Ready", "status": "True"} in pod["status"].get("conditions", [])
+
+        return sum(is_ready(pod) for pod in self.controllers.pods().values())
+
     def events(self) -> list[str]:
         return [event["reason"] for event in self.api.events]
 
@@ -186,7 +192,7 @@ async def test_a_rollout_without_a_free_gpu_takes_an_old_replica_away_first_and_
     scene = Scene({"replicas": 1, "resources": gpu})
     await scene.turns()
     scene.engines.num_requests["ip-of-pod-1"] = 2
-    scene.controllers.has_room = False
+    scene.controllers.max_placed = 1
     scene.edit({"replicas": 1, "resources": gpu, "engine": {"dtype": "float32"}})
     await scene.turns(6)
     old, new = (scene.status()["revision"][which] for which in ("current", "update"))
@@ -200,11 +206,28 @@ async def test_a_rollout_without_a_free_gpu_takes_an_old_replica_away_first_and_
     await scene.reconciler.run(KEY)
     assert scene.controllers.counts() == {old: 0, new: 0}
     scene.controllers.act()
-    scene.controllers.has_room = True
     await scene.turns(6)
     assert scene.controllers.counts() == {new: 1}
     assert scene.condition("Progressing") == ("False", "Settled")
     assert scene.condition("CapacityAvailable")[0] == "True"
+
+
+async def test_a_fleet_that_never_had_all_its_gpus_still_rolls_one_by_one() -> None:
+    gpu = {"limits": {"nvidia.com/gpu": 1}}
+    scene = Scene({"replicas": 2, "resources": gpu})
+    await scene.turns()
+    scene.controllers.max_placed = 2
+    scene.edit({"replicas": 5, "resources": gpu})
+    await scene.turns()
+    assert len(scene.controllers.pods()) == 5
+    scene.edit({"replicas": 5, "resources": gpu, "engine": {"dtype": "float32"}})
+    for _ in range(12):
+        await scene.reconciler.run(KEY)
+        scene.controllers.act()
+        assert scene.num_ready() >= 1
+    new = scene.status()["revision"]["update"]
+    assert scene.controllers.counts() == {new: 5}
+    assert scene.num_ready() == 2
 
 
 async def test_suspension_drains_every_replica_at_once() -> None:

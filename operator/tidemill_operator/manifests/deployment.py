@@ -10,17 +10,17 @@ SPARE_SECONDS: Final = 120
 
 
 def build_deployment(
-    context: Context, revision: str, template: Manifest, replicas: int, *, lacking_device: str = ""
+    context: Context, revision: str, template: Manifest, replicas: int, *, without_surge: str = ""
 ) -> Manifest:
     """Build a revision's Deployment around its frozen template, with the number of replicas planned.
 
-    `lacking_device`: why the rollout goes on without surge; kept here, so that it ends as it began.
+    `without_surge`: why the rollout goes on without surge; kept here, so that it ends as it began.
     """
     labels = {**context.propagated_labels, **names.revision_labels(context.name, revision)}
     metadata = child_metadata(context, names.deployment_name(context.name, revision), labels)
     metadata["annotations"] = {names.ANNOTATION_REPLICAS: str(replicas)}
-    if lacking_device:
-        metadata["annotations"][names.ANNOTATION_WITHOUT_SURGE] = lacking_device
+    if without_surge:
+        metadata["annotations"][names.ANNOTATION_WITHOUT_SURGE] = without_surge
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
