@@ -21,6 +21,7 @@ def main() -> None:
     _add_timeline(commands)
     _add_race(commands)
     _add_step(commands)
+    _add_gateway(commands)
     args = parser.parse_args()
     run = {
         "load": _load,
@@ -30,6 +31,7 @@ def main() -> None:
         "timeline": _timeline,
         "race": _race,
         "step": _step,
+        "gateway": _gateway,
     }[args.command]
     raise SystemExit(run(parser, args))
 
@@ -104,6 +106,14 @@ def _add_step(commands: Commands[argparse.ArgumentParser]) -> None:
     step.add_argument("--http", action="store_true", help="also serve over HTTP and compare with in-process")
     step.add_argument("--requests", type=_positive, default=256, help="with --http")
     _add_json(step)
+
+
+def _add_gateway(commands: Commands[argparse.ArgumentParser]) -> None:
+    from .gateway.command import add_arguments  # noqa: PLC0415 - per command
+
+    gateway = commands.add_parser("gateway", help="what a request and an open stream cost at the gateway")
+    add_arguments(gateway)
+    _add_json(gateway)
 
 
 def _add_json(parser: argparse.ArgumentParser) -> None:
@@ -199,6 +209,14 @@ def _step(_parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
 
     _print_json(run(args), args.json)
     return 0
+
+
+def _gateway(_parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
+    from .gateway.command import is_within_promises, run  # noqa: PLC0415 - per command
+
+    figures = run(args)
+    _print_json(figures, args.json)
+    return 0 if is_within_promises(figures) else 1
 
 
 def _print_json(figures: dict[str, object], path: Path | None) -> None:

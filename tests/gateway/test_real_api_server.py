@@ -171,7 +171,8 @@ async def test_a_gateway_without_rights_goes_on_asking_until_it_has_them(
     crds: "TestCluster", namespace: str, gateway_kubeconfig: dict[str, Any]
 ) -> None:
     binding = crds.kubectl.get("rolebinding", f"{namespace}-gateway", "--namespace", namespace)
-    crds.kubectl("delete", "rolebinding", f"{namespace}-gateway", "--namespace", namespace)
+    for name in (f"{namespace}-gateway", f"{namespace}-gateway-own"):
+        crds.kubectl("delete", "rolebinding", name, "--namespace", namespace)
     account = f"--as=system:serviceaccount:{namespace}:{namespace}-gateway"
     may_list = ("auth", "can-i", "list", "pods", "--namespace", namespace, account)
     wait_until("the rights are gone", lambda: crds.kubectl(*may_list, check=False).returncode != 0)

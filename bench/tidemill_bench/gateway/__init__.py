@@ -1,0 +1,1 @@
+"""What the gateway costs, and what its choice of replicas saves."""
