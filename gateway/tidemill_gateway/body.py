@@ -39,8 +39,11 @@ async def read_body(request: web.Request, limits: BodyLimits) -> ReadBody:
     if (request.content_length or 0) > limits.max_bytes:
         raise errors.body_too_large(limits.max_bytes)
     try:
-        async with asyncio.timeout(limits.timeout_seconds):
-            content = await request.read()
+        if request.content.is_eof():
+            content = await request.read()  # it is all there already
+        else:
+            async with asyncio.timeout(limits.timeout_seconds):
+                content = await request.read()
     except web.HTTPRequestEntityTooLarge as error:
         raise errors.body_too_large(limits.max_bytes) from error
     except TimeoutError as error:

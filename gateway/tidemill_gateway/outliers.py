@@ -39,6 +39,8 @@ class Outliers:
 
     def avoided(self, now: float) -> frozenset[str]:
         """Give the replicas to avoid now."""
+        if not self._ejections:
+            return frozenset()
         return frozenset(uid for uid, ejection in self._ejections.items() if ejection.until > now)
 
     def forget_all_but(self, uids: Collection[str]) -> None:

@@ -190,13 +190,22 @@ class Proxy:
     ) -> web.StreamResponse:
         if reply.must_become_event(upstream):
             return await reply.end_with_event_of(upstream)
+        try:
+            chunk = await upstream.content.readany()
+        except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
+            logger.warning("request %s: replica %s broke off: %r", record.request_id, record.replica, error)
+            raise errors.bad_upstream("The replica broke off before it answered.") from error
         response = await reply.relay_head(upstream)
-        at_event_end = True
         meter = Meter(is_events=response.content_type == EVENT_STREAM)
-        while True:
+        while chunk:
+            record.mark_first_byte()
+            record.count_output(meter.feed(chunk))
+            if not await reply.write(response, chunk):
+                return response
+            at_event_end = chunk.endswith(b"\n\n")
             try:
                 chunk = await upstream.content.readany()
-            except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
+            except (aiohttp.ClientError, OSError) as error:
                 logger.warning(
                     "request %s: replica %s broke off in mid-response: %r",
                     record.request_id,
@@ -204,13 +213,6 @@ class Proxy:
                     error,
                 )
                 await reply.cut(tell_client=at_event_end)
-                return response
-            if not chunk:
-                break
-            record.mark_first_byte()
-            record.count_output(meter.feed(chunk))
-            at_event_end = chunk.endswith(b"\n\n")
-            if not await reply.write(response, chunk):
                 return response
         record.settle_output(meter.num_tokens)
         await reply.write(response, None)

@@ -21,6 +21,13 @@ logger = logging.getLogger(__name__)
 EVENT_STREAM = "text/event-stream"
 KEEP_ALIVE = b": waiting for a replica\n\n"
 MAX_ERROR_BYTES = 64 * 1024
+SMALL_BYTES = 32 * 1024
+
+
+class OneWriteResponse(web.StreamResponse):
+    """A response whose head leaves together with its first chunk, as aiohttp's own whole responses do."""
+
+    _send_headers_immediately = False
 
 
 class Reply:
@@ -54,7 +61,7 @@ class Reply:
         """Begin the answer as the replica did, or go on with what has begun."""
         if self._response is None:
             return await self._begin(
-                web.StreamResponse(
+                OneWriteResponse(
                     status=upstream.status,
                     reason=upstream.reason,
                     headers=response_headers(upstream, self._record.request_id),
@@ -98,8 +105,11 @@ class Reply:
     async def write(self, response: web.StreamResponse, chunk: bytes | None) -> bool:
         """Write a chunk, or the end (`None`), to the client; say whether it is still there."""
         try:
-            async with asyncio.timeout(self._write_timeout_seconds):
+            if self._will_not_wait(chunk):
                 await (response.write_eof() if chunk is None else response.write(chunk))
+            else:
+                async with asyncio.timeout(self._write_timeout_seconds):
+                    await (response.write_eof() if chunk is None else response.write(chunk))
         except TimeoutError:
             logger.warning(
                 "request %s: the client read nothing for %g s",
@@ -113,6 +123,12 @@ class Reply:
         self._record.cut_by = "client"
         self._abort()
         return False
+
+    def _will_not_wait(self, chunk: bytes | None) -> bool:
+        """Say whether a write only fills an empty buffer, so that it needs no timer."""
+        transport = self._request.transport
+        is_small = chunk is None or len(chunk) < SMALL_BYTES
+        return transport is not None and is_small and transport.get_write_buffer_size() == 0
 
     async def _begin(self, response: web.StreamResponse) -> web.StreamResponse:
         self._response = response

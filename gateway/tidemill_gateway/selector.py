@@ -54,10 +54,10 @@ class Selector:
                 failed_revision=failed_revision_of(revisions),
             )
         }
-        if not pods:
-            return None
+        if len(pods) < 2:
+            return next(iter(pods.values()), None)
         is_prefix_aware = service.routing.strategy == PREFIX_AWARE
-        known = self._index.known_blocks(ask.prefix, pods) if is_prefix_aware and len(pods) > 1 else {}
+        known = self._index.known_blocks(ask.prefix, pods) if is_prefix_aware else {}
         placement = place(
             self._ledger.candidates(pods, is_alone=world.num_gateways == 1),
             Affinity(session=ask.session, prefix=ask.prefix, known_blocks=known),
