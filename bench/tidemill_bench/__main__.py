@@ -22,6 +22,7 @@ def main() -> None:
     _add_race(commands)
     _add_step(commands)
     _add_gateway(commands)
+    _add_scrape(commands)
     args = parser.parse_args()
     run = {
         "load": _load,
@@ -32,6 +33,7 @@ def main() -> None:
         "race": _race,
         "step": _step,
         "gateway": _gateway,
+        "scrape": _scrape,
     }[args.command]
     raise SystemExit(run(parser, args))
 
@@ -116,6 +118,14 @@ def _add_gateway(commands: Commands[argparse.ArgumentParser]) -> None:
     _add_json(gateway)
 
 
+def _add_scrape(commands: Commands[argparse.ArgumentParser]) -> None:
+    scrape = commands.add_parser("scrape", help="what it costs the operator to read a fleet's figures")
+    scrape.add_argument("--endpoints", type=_positive, default=400)
+    scrape.add_argument("--interval", type=float, default=5.0, metavar="SECONDS")
+    scrape.add_argument("--rounds", type=_positive, default=6)
+    _add_json(scrape)
+
+
 def _add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the JSON object here")
 
@@ -145,6 +155,20 @@ def _scheduler(_parser: argparse.ArgumentParser, args: argparse.Namespace) -> in
         figures["vllm_schedule_update_ms"] = peer.schedule_update_ms
     _print_json(figures, args.json)
     return 0
+
+
+def _scrape(_parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
+    from .scrape import MAX_SHARE, ScrapeOptions, measure  # noqa: PLC0415 - per command
+
+    options = ScrapeOptions(endpoints=args.endpoints, interval_seconds=args.interval, rounds=args.rounds)
+    cost = measure(options)
+    print(
+        f"{options.endpoints} engines every {options.interval_seconds:g} s: {100 * cost.cpu_share:.1f} % of "
+        f"a core (parsing {100 * cost.parse_share:.1f} %), answers of {cost.answer_bytes} bytes in "
+        f"{cost.p50_ms:.1f} ms (p99 {cost.p99_ms:.1f} ms), {cost.num_missing} of {cost.num_answers} missing"
+    )
+    _print_json(cost.as_json(options), args.json)
+    return 0 if cost.cpu_share < MAX_SHARE and cost.num_missing == 0 else 1
 
 
 def _fit(_parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
