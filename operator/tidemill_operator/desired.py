@@ -23,7 +23,7 @@ def desired_replicas(spec: ServiceSpec, status: Raw, observed: Observed, scaling
         return spec.replicas
     if spec.scaling is None:
         return 0
-    held = _held(status, observed, at_first=spec.scaling.min_replicas)
+    held = held_replicas(spec.scaling, status, observed)
     if scaling is None or scaling.desired is None:
         return _within(spec.scaling, held)
     if scaling.desired < held and _is_rolling_out(spec, observed):
@@ -31,13 +31,17 @@ def desired_replicas(spec: ServiceSpec, status: Raw, observed: Observed, scaling
     return _within(spec.scaling, scaling.desired)
 
 
-def _held(status: Raw, observed: Observed, *, at_first: int) -> int:
-    """Give the number to stay at: the last one decided, else what the Deployments were last given."""
+def held_replicas(bounds: ScalingPolicy, status: Raw, observed: Observed) -> int:
+    """Give the number to stay at: the last one decided, else what the Deployments were last given.
+
+    A new service begins with a replica even where it may go to zero: nothing is known of it before it was
+    ready once.
+    """
     told = status.get("desiredReplicas")
     if isinstance(told, int):
         return told
     if not observed.deployments:
-        return at_first
+        return max(1, bounds.min_replicas)
     return sum(deployment.asked_replicas for deployment in observed.deployments)
 
 

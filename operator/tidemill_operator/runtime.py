@@ -16,12 +16,16 @@ from kubernetes.aio.client.api_client import ApiClient
 
 from tidemill_operator import metrics, names
 from tidemill_operator.api import Api, Object, Place, load_configuration
+from tidemill_operator.autoscaling.decide import desired_replicas
 from tidemill_operator.cache import GATEWAYS, Cache
 from tidemill_operator.claims import Claims
 from tidemill_operator.clock import SystemClock
 from tidemill_operator.cluster import Cluster
 from tidemill_operator.engine_admin import EngineAdmin, make_session
 from tidemill_operator.errors import ApiError, OperatorError
+from tidemill_operator.fleet.autoscaler import Autoscaler
+from tidemill_operator.fleet.http import add_scaling_routes
+from tidemill_operator.fleet.scraper import Scraper
 from tidemill_operator.health import Health, make_app
 from tidemill_operator.informer import Informer
 from tidemill_operator.key_projector import KeyProjector
@@ -75,6 +79,11 @@ class Operator:
         self._last_words = LastWords()
         self._cluster = Cluster(api, self._cache)
         self._recorder = Recorder(api, settings.identity, self._clock.monotonic)
+        self._queue = WorkQueue(self._run, self._clock, settings.pace)
+        self._autoscaler = Autoscaler(
+            scraper=Scraper(), decide=desired_replicas, ask_reconcile=self._queue.add, clock=self._clock
+        )
+        metrics.FLEET.rows = self._autoscaler.rows
         self._reconciler = Reconciler(
             cluster=self._cluster,
             recorder=self._recorder,
@@ -82,13 +91,13 @@ class Operator:
             engine_image=settings.engine_image,
             now=self._clock.now,
             on_leaving=self._on_leaving,
+            scaling=self._autoscaler,
             pods=PodChanger(self._cluster, engines),
             settings=settings.pods,
             cuts_of=self._last_words.take,
         )
         lease = Place(kind="Lease", namespace=settings.operator_namespace, name=settings.lease_name)
         self._elector = LeaderElector(api, lease, settings.identity, self._clock, settings.lease_timing)
-        self._queue = WorkQueue(self._run, self._clock, settings.pace)
         self._stop = asyncio.Event()
         self._scope = Scope(
             operator_namespace=settings.operator_namespace,
@@ -110,6 +119,7 @@ class Operator:
             await self._act()
         finally:
             await self._queue.close()
+            await self._autoscaler.close()
             await self._elector.release()
             await runner.cleanup()
 
@@ -229,12 +239,28 @@ class Operator:
         for signum in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(signum, self._stop.set)
 
+    async def _leader_url(self) -> str | None:
+        """Give the address of the operator that acts; None where it is this one or nobody is known."""
+        if self._elector.is_leader or not self._elector.holder:
+            return None
+        pod = self._elector.holder.rpartition("_")[0]
+        place = Place(kind="Pod", namespace=self._settings.operator_namespace, name=pod)
+        try:
+            found = await self._api.get(place)
+        except ApiError as error:
+            logger.warning("cannot find the operator that acts: %s", error)
+            return None
+        ip = ((found or {}).get("status") or {}).get("podIP")
+        return f"http://{ip}:{self._settings.http_port}" if ip else None
+
     async def _serve_health(self) -> web.AppRunner:
         health = Health(
             is_live=lambda: self._queue.longest_run_seconds() < MAX_RUN_SECONDS,
             is_ready=lambda: self._is_caught_up or not self._elector.is_leader,
         )
-        runner = web.AppRunner(make_app(health), access_log=None)
+        app = make_app(health)
+        add_scaling_routes(app, self._autoscaler.document, self._leader_url)
+        runner = web.AppRunner(app, access_log=None)
         await runner.setup()
         await web.TCPSite(runner, self._settings.http_host, self._settings.http_port).start()
         return runner

@@ -12,6 +12,10 @@ from tidemill_operator.scaling_view import ScalingView
 from tidemill_operator.spec import parse
 
 AUTO: dict[str, Any] = {"replicas": None, "scaling": {"minReplicas": 2, "maxReplicas": 6}}
+TO_ZERO: dict[str, Any] = {
+    "replicas": None,
+    "scaling": {"minReplicas": 0, "maxReplicas": 6, "scaleToZero": {}},
+}
 ADVISORY: dict[str, Any] = {
     "replicas": 4,
     "scaling": {"mode": "Advisory", "minReplicas": 1, "maxReplicas": 6},
@@ -38,6 +42,14 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], Any, ScalingView | None, 
         6,
     ),
     "a new service starts at its least": (AUTO, {}, (), None, 2),
+    "a new service that may go to zero starts with one": (TO_ZERO, {}, (), None, 1),
+    "a service at zero whose status is lost stays there": (
+        TO_ZERO,
+        {},
+        (make_deployment("aaaa", 0),),
+        None,
+        0,
+    ),
     "without a decision it is held at the last one": (AUTO, {"desiredReplicas": 5}, RUNNING, None, 5),
     "an autoscaler that has none yet is no decision": (
         AUTO,

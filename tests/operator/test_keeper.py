@@ -223,6 +223,30 @@ def test_a_condition_that_turns_is_told_at_once() -> None:
     assert keeper.view.conditions[0].reason == "MostMissing"
 
 
+def test_a_change_that_is_decided_twice_before_the_cluster_follows_is_one_change() -> None:
+    class Eager(FakeDecide):
+        def __call__(self, load: Any, policy: Any, state: ScalingState, now: float) -> Any:
+            decision = super().__call__(load, policy, state, now)
+            entry = HistoryEntry(at=now, from_replicas=2, to_replicas=self.replicas, reason="R", message="m")
+            changed = replace(
+                state,
+                history=(entry, *state.history),
+                changes=(*state.changes, (now, 1)),
+                last_scale_time=now,
+            )
+            return replace(decision, state=changed)
+
+    decide = Eager(replicas=3)
+    keeper = make_keeper(decide)
+    keeper.decide(NOON)
+    keeper.decide(NOON + 1)
+    decide.replicas = 4
+    keeper.decide(NOON + 2)
+    assert [load.at for load in decide.loads] == [NOON, NOON + 1, NOON + 2]
+    assert [entry["to"] for entry in keeper.view.status["history"]] == [4, 3]
+    assert len(keeper.view.status["changes"]) == 2
+
+
 def test_a_reason_that_flickers_causes_no_writes() -> None:
     decide = FakeDecide()
     keeper = make_keeper(decide)

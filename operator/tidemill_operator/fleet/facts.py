@@ -17,6 +17,7 @@ from tidemill_operator.autoscaling.model import (
     ScalingPolicy,
 )
 from tidemill_operator.autoscaling.state_json import unix_time
+from tidemill_operator.desired import held_replicas
 from tidemill_operator.keys import Key
 from tidemill_operator.observed import FINISHED_PHASES, GatewayView, Observed, PodView
 from tidemill_operator.spec import ServiceSpec
@@ -71,14 +72,16 @@ def facts_of(
 ) -> ServiceFacts:
     """Gather the facts of a service that scales."""
     metadata = service["metadata"]
-    activation = (service.get("status") or {}).get("activation") or {}
+    status = service.get("status") or {}
+    activation = status.get("activation") or {}
+    asked = sum(deployment.asked_replicas for deployment in observed.deployments)
     return ServiceFacts(
         key=Key(metadata["namespace"], metadata["name"]),
         uid=metadata["uid"],
         policy=policy,
         pods=tuple(pod for pod in observed.pods if pod.phase not in FINISHED_PHASES),
         gateways=observed.gateways,
-        current_replicas=sum(deployment.asked_replicas for deployment in observed.deployments),
+        current_replicas=asked if observed.deployments else held_replicas(policy, status, observed),
         activation_request_time=unix_time(activation.get("requestTime")),
         is_suspended=spec.suspend,
         admin_token=admin_token,

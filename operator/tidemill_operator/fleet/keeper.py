@@ -95,7 +95,8 @@ class Keeper:
         load = fleet_load(
             self.facts, self._engines, self._gateways, has_been_ready=self._first_ready is not None, at=now
         )
-        self.decision = self._decide(load, self.facts.policy, self._state, now)
+        decision = self._decide(load, self.facts.policy, self._state, now)
+        self.decision = self._without_repetition(decision)
         self._state = self.decision.state
         self.figures = figures_of(load, self.decision)
         self.document = document_of(self.facts.policy, self.decision, self.figures, now)
@@ -113,6 +114,18 @@ class Keeper:
         self._published = replace(self._published, desired=None, conditions=())
         self._published_at = None
         return True
+
+    def _without_repetition(self, decision: Decision) -> Decision:
+        """Count a change once, though it is decided again until the cluster has followed it."""
+        if self.decision is None or decision.replicas != self.decision.replicas:
+            return decision
+        state = replace(
+            decision.state,
+            history=self._state.history,
+            changes=self._state.changes,
+            last_scale_time=self._state.last_scale_time,
+        )
+        return replace(decision, state=state)
 
     def _note_readiness(self, now: float) -> None:
         ready = self.facts.ready_pods
