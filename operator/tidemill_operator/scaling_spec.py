@@ -5,6 +5,7 @@ Pure. Knows the fields, their defaults and the rules between them. Refuses to kn
 
 from collections.abc import Mapping
 from typing import Any, Final, Literal, get_args
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from tidemill_operator.autoscaling.policy import (
     Behavior,
@@ -16,6 +17,7 @@ from tidemill_operator.autoscaling.policy import (
     Schedule,
     SloTargets,
 )
+from tidemill_operator.autoscaling.schedules import parse_cron
 from tidemill_operator.durations import parse_duration
 from tidemill_operator.errors import InvalidSpec
 
@@ -145,11 +147,21 @@ def _parse_scale_to_zero(raw: Raw | None) -> ScaleToZero | None:
 
 
 def _parse_schedule(raw: Raw) -> Schedule:
-    name = raw.get("name", "")
+    name, cron = raw.get("name", ""), raw.get("cron", "")
+    timezone = raw.get("timezone", DEFAULT_TIMEZONE)
+    try:
+        parse_cron(cron)
+    except ValueError as error:
+        raise InvalidSpec(f"spec.scaling.schedules[{name}].cron", str(error)) from error
+    try:
+        ZoneInfo(timezone)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        problem = f"{timezone!r} is not a time zone that is known here; write for example Europe/Berlin"
+        raise InvalidSpec(f"spec.scaling.schedules[{name}].timezone", problem) from error
     return Schedule(
         name=name,
-        timezone=raw.get("timezone", DEFAULT_TIMEZONE),
-        cron=raw.get("cron", ""),
+        timezone=timezone,
+        cron=cron,
         duration_seconds=parse_duration(f"spec.scaling.schedules[{name}].duration", raw.get("duration")),
         min_replicas=raw.get("minReplicas", 1),
     )

@@ -260,7 +260,7 @@ def test_the_operator_is_told_labels_that_the_gateway_pods_have(defaults: Object
     labels = deployment(defaults, "gateway")["spec"]["template"]["metadata"]["labels"]
     assert wanted.items() <= labels.items()
     assert wanted["app.kubernetes.io/component"] == "gateway"
-    (service,) = of_kind(defaults, "Service")
+    (service,) = of_kind(defaults, "Service", "gateway")
     assert service["metadata"]["name"] == "tidemill-gateway"
     assert service["spec"]["selector"].items() <= labels.items()
 

@@ -116,5 +116,7 @@ def test_a_revision_never_changes_between_versions_of_the_operator() -> None:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_the_examples_parse(path: Path) -> None:
-    service = yaml.safe_load(path.read_text())
-    assert parse(service).model.uri
+    documents = yaml.safe_load_all(path.read_text())
+    services = [document for document in documents if document["kind"] == names.KIND]
+    assert services
+    assert all(parse(service).model.uri for service in services)
