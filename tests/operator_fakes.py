@@ -204,7 +204,8 @@ class Controllers:
             for _ in range(count - len(pods)):
                 self._make_pod(deployment, replica_set)
         for pod in self._of("Pod"):
-            self._probe(pod)
+            if pod["metadata"]["namespace"] == KEY.namespace:
+                self._probe(pod)
 
     def pods(self) -> dict[str, Object]:
         """Give the pods by name."""

@@ -5,7 +5,6 @@ when the run failed, and from time to time anyway. Refuses to know what a run do
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -150,10 +149,9 @@ class WorkQueue:
         try:
             await asyncio.wait((added, passed), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for waiter in (added, passed):
-                waiter.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await waiter
+            # Not awaited: whoever suppresses their CancelledError may swallow that of this very task.
+            added.cancel()
+            passed.cancel()
 
 
 def _wants_trace(error: Exception) -> bool:

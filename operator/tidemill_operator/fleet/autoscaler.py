@@ -5,7 +5,6 @@ the reconciler fetches the latest view of a service and `plan.py` alone writes r
 """
 
 import asyncio
-import contextlib
 import logging
 import random
 from collections.abc import Callable, Iterable, Mapping
@@ -178,10 +177,9 @@ class Autoscaler:
             await asyncio.wait((sleeping, woken), return_when=asyncio.FIRST_COMPLETED)
         finally:
             running.wake.clear()
-            for waiter in (sleeping, woken):
-                waiter.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await waiter
+            # Not awaited: whoever suppresses their CancelledError may swallow that of this very task.
+            sleeping.cancel()
+            woken.cancel()
 
     def _now(self) -> float:
         return self._clock.now().timestamp()

@@ -1,0 +1,290 @@
+"""What broke other autoscalers, played through whole runs: reconciler, keeper and the real decision."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import pytest
+
+from operator_builders import FakeClock, make_service, settle
+from operator_fakes import KEY, Controllers, FakeApi, FakeEngines, Object, make_reconciler
+from scaling_builders import make_demand, make_figures
+from tidemill_operator import names
+from tidemill_operator.autoscaling.decide import desired_replicas
+from tidemill_operator.fleet.autoscaler import Autoscaler
+from tidemill_operator.fleet.scraper import EngineAnswer, EngineTarget, GatewayAnswer, GatewayTarget, Scraper
+from tidemill_operator.reconcile import Reconciler
+
+pytestmark = pytest.mark.slow
+AUTO: dict[str, Any] = {
+    "replicas": None,
+    "scaling": {
+        "minReplicas": 1,
+        "maxReplicas": 8,
+        "targets": {"queueLengthPerReplica": 2},
+        "behavior": {"scaleDown": {"stabilizationWindowSeconds": 60}},
+    },
+}
+SERVICE = (names.KIND, *KEY)
+
+
+@dataclass(kw_only=True)
+class FakeFleet:
+    """Engines and gateways that say what a test wants; None: silence."""
+
+    clock: FakeClock
+    waiting: dict[str, int] = field(default_factory=dict)
+    usual_waiting: int | None = 0
+    held: int | None = 0
+    asked: set[str] = field(default_factory=set)
+    num_requests: float = 0.0
+
+    async def engine(self, target: EngineTarget) -> EngineAnswer:
+        self.asked.add(target.name)
+        waiting = self.waiting.get(target.name, self.usual_waiting)
+        if waiting is None:
+            return EngineAnswer(missing_reason="no answer in 2 s")
+        now = self.clock.now().timestamp()
+        running = 4 if waiting else 0
+        figures = make_figures(
+            sampled_at=now,
+            num_waiting=waiting,
+            num_running=running,
+            held_blocks=20.0 * running,
+            max_num_seqs=4,
+        )
+        return EngineAnswer(figures=figures)
+
+    async def gateway(self, target: GatewayTarget) -> GatewayAnswer:
+        if self.held is None:
+            return GatewayAnswer(missing_reason="no answer in 2 s")
+        now = self.clock.now().timestamp()
+        demand = make_demand(sampled_at=now, held_requests=self.held, requests_total=self.num_requests)
+        return GatewayAnswer(started=1.0, services={str(KEY): demand})
+
+    async def close(self) -> None:
+        pass
+
+
+@dataclass(kw_only=True)
+class Stage:
+    """One service, one operator, a cluster made of dictionaries, and a clock that a test moves."""
+
+    clock: FakeClock
+    api: FakeApi
+    fleet: FakeFleet
+    controllers: Controllers
+    counts: list[int] = field(default_factory=list)
+    autoscaler: Autoscaler = field(init=False)
+    reconciler: Reconciler = field(init=False)
+    is_asked: bool = field(init=False, default=False)
+
+    def start_operator(self) -> None:
+        """Begin a new operator process, which knows only what the cluster knows."""
+        self.autoscaler = Autoscaler(
+            scraper=cast("Scraper", self.fleet),
+            decide=desired_replicas,
+            ask_reconcile=lambda _: setattr(self, "is_asked", True),
+            clock=self.clock,
+        )
+        base = make_reconciler(self.api, FakeEngines())
+        self.reconciler = replace(base, scaling=self.autoscaler, now=self.clock.now)
+
+    async def reconcile(self) -> None:
+        """Run until nothing asks for another run, the other controllers in between."""
+        for _ in range(20):
+            self.is_asked = False
+            before = self.api.contents()
+            await self.reconciler.run(KEY)
+            self.controllers.act()
+            self.counts.append(self.replicas)
+            await settle()
+            if not self.is_asked and self.api.contents() == before:
+                return
+        raise AssertionError("the runs never come to rest")
+
+    async def pass_time(self, seconds: float) -> None:
+        """Let the time pass in steps of the autoscaler's interval."""
+        for _ in range(round(seconds / 5)):
+            await self.clock.advance(5)
+            await self.reconcile()
+
+    @property
+    def service(self) -> Object:
+        return self.api.objects[SERVICE]
+
+    @property
+    def status(self) -> Object:
+        return dict(self.service.get("status") or {})
+
+    @property
+    def replicas(self) -> int:
+        return sum(self.controllers.counts().values())
+
+    def condition(self, kind: str) -> tuple[str, str]:
+        found = next(c for c in self.status["conditions"] if c["type"] == kind)
+        return found["status"], found["reason"]
+
+    def told(self) -> set[str]:
+        return {event["reason"] for event in self.api.events}
+
+
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    clock, api = FakeClock(), FakeApi()
+    api.store(make_service(AUTO))
+    gateway: Object = {"name": "gateway-0", "namespace": "tidemill-system", "labels": {}}
+    gateway["ownerReferences"] = [{"uid": "uid-of-the-gateways", "controller": True}]
+    gateway["labels"] = {names.LABEL_APP_NAME: names.APP, names.LABEL_APP_COMPONENT: names.COMPONENT_GATEWAY}
+    ready = {"podIP": "10.0.0.9", "conditions": [{"type": "Ready", "status": "True"}]}
+    api.store({"kind": "Pod", "metadata": gateway, "spec": {"nodeName": "n"}, "status": ready})
+    staged = Stage(
+        clock=clock, api=api, fleet=FakeFleet(clock=clock), controllers=Controllers(api, FakeEngines())
+    )
+    staged.start_operator()
+    yield staged
+    await staged.autoscaler.close()
+
+
+async def test_load_brings_replicas_and_its_end_takes_them_away_with_reasons_told(stage: Stage) -> None:
+    await stage.reconcile()
+    assert stage.replicas == 1
+    stage.fleet.usual_waiting = 10
+    await stage.pass_time(20)
+    assert stage.replicas > 2
+    assert "ScaledUp" in stage.told()
+    stage.fleet.usual_waiting = 0
+    await stage.pass_time(400)
+    assert stage.replicas == 1
+    assert "ScaledDown" in stage.told()
+    assert stage.status["scaling"]["history"][0]["to"] == 1
+
+
+@pytest.mark.parametrize("replicas", [1, 5])
+async def test_when_every_scrape_fails_replicas_are_held_and_it_is_said(stage: Stage, replicas: int) -> None:
+    scaling = {**AUTO["scaling"], "minReplicas": replicas}
+    stage.api.store({**stage.service, "spec": {**stage.service["spec"], "scaling": scaling}})
+    await stage.pass_time(20)
+    stage.api.store({**stage.service, "spec": {**stage.service["spec"], "scaling": AUTO["scaling"]}})
+    stage.fleet.usual_waiting = stage.fleet.held = None
+    await stage.pass_time(300)
+    assert stage.replicas == replicas
+    assert stage.condition("MetricsAvailable")[0] == "False"
+    assert "MetricsMissing" in stage.told()
+    stage.fleet.usual_waiting = stage.fleet.held = 0
+    await stage.pass_time(400)
+    assert stage.condition("MetricsAvailable")[0] == "True"
+    assert stage.replicas == 1
+
+
+async def test_a_service_at_zero_stays_there_while_no_gateway_answers(stage: Stage) -> None:
+    zero = {**AUTO["scaling"], "minReplicas": 0, "scaleToZero": {"idleAfter": "30s"}}
+    stage.api.store({**stage.service, "spec": {**stage.service["spec"], "scaling": zero}})
+    await stage.pass_time(200)
+    assert (stage.replicas, stage.condition("Ready")) == (0, ("True", "ScaledToZero"))
+    stage.fleet.held = None
+    await stage.pass_time(60)
+    assert stage.replicas == 0
+    assert stage.condition("MetricsAvailable")[0] == "False"
+    stage.fleet.held = 3
+    await stage.pass_time(5)
+    assert stage.replicas >= 1
+
+
+async def test_a_new_service_that_may_go_to_zero_is_started_once_first(stage: Stage) -> None:
+    zero = {**AUTO["scaling"], "minReplicas": 0, "scaleToZero": {"idleAfter": "30s"}}
+    stage.api.store({**stage.service, "spec": {**stage.service["spec"], "scaling": zero}})
+    stage.controllers.has_room = False
+    await stage.pass_time(120)
+    assert stage.replicas == 1, "it was never ready, so nothing is known of it"
+    stage.controllers.has_room = True
+    await stage.pass_time(200)
+    assert stage.replicas == 0
+
+
+async def test_a_silent_gateway_keeps_the_last_replica(stage: Stage) -> None:
+    zero = {**AUTO["scaling"], "minReplicas": 0, "scaleToZero": {"idleAfter": "30s"}}
+    stage.api.store({**stage.service, "spec": {**stage.service["spec"], "scaling": zero}})
+    stage.fleet.held = None
+    await stage.pass_time(300)
+    assert stage.replicas == 1
+
+
+async def test_a_pod_that_only_bears_the_labels_has_no_vote(stage: Stage) -> None:
+    await stage.reconcile()
+    ours = next(pod for name, pod in stage.controllers.pods().items() if name.startswith("pod-"))
+    forged = copy.deepcopy(ours)
+    owners = [{"uid": "uid-of-someone-else", "controller": True}]
+    forged["metadata"] = {
+        **forged["metadata"],
+        "name": "forged",
+        "uid": "uid-forged",
+        "ownerReferences": owners,
+    }
+    stage.api.store(forged)
+    stage.fleet.waiting["forged"] = 10_000
+    await stage.pass_time(30)
+    assert "forged" not in stage.fleet.asked
+    assert stage.replicas == 1
+
+
+async def test_an_operator_killed_in_mid_cooldown_waits_as_long_as_it_would_have(stage: Stage) -> None:
+    await stage.reconcile()
+    stage.fleet.usual_waiting = 10
+    await stage.pass_time(60)
+    high = stage.replicas
+    stage.fleet.usual_waiting = 0
+    await stage.pass_time(20)
+    assert stage.replicas == high
+    await stage.autoscaler.close()
+    stage.start_operator()
+    await stage.pass_time(20)
+    assert stage.replicas == high, "the window of 60 s has not passed"
+    await stage.pass_time(400)
+    assert stage.replicas == 1
+
+
+async def test_a_status_that_is_lost_is_rebuilt_and_replicas_are_held(stage: Stage) -> None:
+    await stage.reconcile()
+    stage.fleet.usual_waiting = 10
+    await stage.pass_time(60)
+    high = stage.replicas
+    await stage.autoscaler.close()
+    stage.api.store({key: value for key, value in stage.service.items() if key != "status"})
+    stage.start_operator()
+    await stage.reconcile()
+    assert stage.replicas == high
+    await stage.pass_time(10)
+    assert stage.condition("ScalingActive")[0] == "True"
+
+
+async def test_spec_edits_and_decisions_in_the_same_moment_never_make_replicas_flap(stage: Stage) -> None:
+    await stage.pass_time(20)
+    stage.fleet.usual_waiting = 6
+    await stage.pass_time(60)
+    stage.counts.clear()
+    for number in range(100):
+        spec = {**stage.service["spec"], "disruption": {"maxUnavailable": 1 + number % 2}}
+        stage.api.store({**stage.service, "spec": spec})
+        await stage.pass_time(5)
+    turns = [b - a for a, b in zip(stage.counts, stage.counts[1:], strict=False) if a != b]
+    ups, downs = [t for t in turns if t > 0], [t for t in turns if t < 0]
+    assert not (ups and downs), turns
+
+
+async def test_the_autoscaler_never_writes_spec(stage: Stage) -> None:
+    before = copy.deepcopy(stage.service["spec"])
+    stage.fleet.usual_waiting = 10
+    await stage.pass_time(60)
+    assert stage.replicas > 1
+    assert stage.service["spec"] == before
+
+
+async def test_a_steady_service_is_hardly_ever_written(stage: Stage) -> None:
+    await stage.pass_time(120)
+    before = stage.api.num_writes
+    await stage.pass_time(600)
+    assert stage.api.num_writes - before <= 4
