@@ -67,12 +67,17 @@ def desired_replicas(load: FleetLoad, policy: ScalingPolicy, state: ScalingState
     has_backlog = bool(wish.terms) and facts.waiting + facts.held + facts.smooth_backlog_tokens > 0
     findings = findings_of(view, policy, Said(hold=wish.hold, message=wish.message, clamps=clamps), current)
     slo = objectives.finding(measured, policy, has_backlog=has_backlog)
-    return _decision(
+    decision = _decision(
         replicas,
         wish,
         clamps,
         (*findings, *((slo,) if slo else ())),
         _Frame(current=current, policy=policy, state=state, now=now),
+    )
+    return replace(
+        decision,
+        time_to_first_token_seconds=measured.first_token,
+        inter_token_seconds=measured.inter_token,
     )
 
 
