@@ -319,9 +319,11 @@ def test_the_operator_makes_the_policies_that_the_values_ask_for(
     assert network_of(off) is None
 
 
-def test_nobody_reaches_the_operator_unless_the_values_say_who(defaults: Objects) -> None:
+def test_only_operators_reach_the_operator_unless_the_values_say_who_else(defaults: Objects) -> None:
     (policy,) = of_kind(defaults, "NetworkPolicy", "operator")
-    assert policy["spec"]["ingress"] == []
+    (rule,) = policy["spec"]["ingress"]
+    (peer,) = rule["from"]
+    assert peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "operator"
 
 
 @pytest.mark.parametrize(
