@@ -7,6 +7,7 @@ from typing import Any
 
 from operator_builders import make_pod
 from tidemill_operator.autoscaling.model import (
+    Clamp,
     Decision,
     EngineFigures,
     Finding,
@@ -15,6 +16,7 @@ from tidemill_operator.autoscaling.model import (
     ScaleToZero,
     ScalingPolicy,
     ScalingState,
+    Term,
 )
 from tidemill_operator.fleet.facts import ServiceFacts
 from tidemill_operator.fleet.scraper import EngineAnswer, GatewayAnswer
@@ -146,6 +148,8 @@ class FakeDecide:
         self.replicas = replicas
         self.reason = "Queue"
         self.findings: tuple[Finding, ...] = ()
+        self.terms: tuple[Term, ...] = ()
+        self.clamps: tuple[Clamp, ...] = ()
         self.state: ScalingState | None = None
         self.retry_after_seconds = 5.0
         self.fails: Exception | None = None
@@ -166,4 +170,6 @@ class FakeDecide:
             retry_after_seconds=self.retry_after_seconds,
             unclamped_replicas=self.replicas + 1,
             findings=self.findings,
+            terms=self.terms,
+            clamps=self.clamps,
         )

@@ -257,3 +257,26 @@ def test_the_figures_are_there_for_keda_at_every_operator_pod(asleep: Namespace)
     assert document["desiredReplicas"] == asleep.service("tide")["status"]["desiredReplicas"]
     assert document["maxReplicas"] == 4
     assert {"queueLength", "unclampedReplicas", "reason"} <= document.keys()
+
+
+@pytest.mark.real_model
+@pytest.mark.timeout(600)
+async def test_the_real_model_sleeps_and_wakes_for_a_request(space: Namespace, real_engine: str) -> None:
+    space.apply_sim(
+        "real",
+        real_engine,
+        uri="builtin://smollm2-135m",
+        replicas=None,
+        resources={"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"memory": "4Gi"}},
+        scaling=to_zero(activationTimeout="240s"),
+    )
+    await asyncio.to_thread(
+        wait_until, "the model at zero", lambda: is_at_zero(space, "real"), timeout_seconds=300
+    )
+    async with space.client(space.host("real")) as client:
+        answer = await client.with_options(timeout=300).completions.create(
+            model="real", prompt="The capital of France is", max_tokens=6, temperature=0
+        )
+    assert "Paris" in answer.choices[0].text
+    learned = space.service("real")["status"]["scaling"]["learned"]
+    assert learned["startupMilliseconds"] > 0

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from scaling_builders import (
     NOON,
@@ -18,7 +20,8 @@ from scaling_builders import (
     scaling_pod,
     zero_policy,
 )
-from tidemill_operator.autoscaling.model import Finding, HistoryEntry, Learned, ScalingState
+from tidemill_operator import names
+from tidemill_operator.autoscaling.model import Clamp, Finding, HistoryEntry, Learned, ScalingState, Term
 from tidemill_operator.fleet.keeper import RENEW_SECONDS, REWRITE_SECONDS, Keeper
 from tidemill_operator.fleet.scraper import EngineAnswer, GatewayAnswer
 
@@ -337,3 +340,38 @@ def test_status_stays_small_after_a_restless_day() -> None:
     keeper = make_keeper(decide)
     keeper.decide(NOON)
     assert len(str(keeper.view.status)) < 5000
+
+
+def violations(value: Any, schema: dict[str, Any], path: str = "status.scaling") -> list[str]:
+    """Name what the API server would refuse under strict validation."""
+    kind = schema["type"]
+    if kind == "object":
+        unknown = [f"{path}.{key} is unknown" for key in value.keys() - schema["properties"].keys()]
+        known = value.keys() & schema["properties"].keys()
+        return unknown + [
+            v for k in known for v in violations(value[k], schema["properties"][k], f"{path}.{k}")
+        ]
+    if kind == "array":
+        found = [f"{path} is too long"] if len(value) > schema.get("maxItems", len(value)) else []
+        return found + [v for item in value for v in violations(item, schema["items"], f"{path}[]")]
+    types: dict[str, type[int] | type[str]] = {"integer": int, "string": str}
+    if not isinstance(value, types[kind]):
+        return [f"{path} is {value!r}, not {kind}"]
+    is_long = isinstance(value, str) and len(value) > schema.get("maxLength", len(value))
+    return [f"{path} is too long"] if is_long else []
+
+
+def test_the_api_server_accepts_everything_that_status_may_hold() -> None:
+    crd = yaml.safe_load(
+        (Path(__file__).parents[2] / "crds" / f"{names.PLURAL}.{names.GROUP}.yaml").read_text()
+    )
+    root = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
+    decide = FakeDecide()
+    figures = {field.name: 1234.5678 for field in fields(Learned)}
+    decide.state = replace(STATE, learned=Learned(**figures), changes=((NOON, 1),) * 200)
+    decide.terms = (Term(signal="Queue", replicas=3, message="m" * 500),) * 20
+    decide.clamps = (Clamp(name="Maximum", before=9, after=8, message="m" * 500),) * 20
+    keeper = make_keeper(decide)
+    keeper.decide(NOON)
+    assert {"signals", "limits", "learned", "history", "changes"} <= keeper.view.status.keys()
+    assert violations(dict(keeper.view.status), root["properties"]["scaling"]) == []
