@@ -354,7 +354,7 @@ def violations(value: Any, schema: dict[str, Any], path: str = "status.scaling")
     if kind == "array":
         found = [f"{path} is too long"] if len(value) > schema.get("maxItems", len(value)) else []
         return found + [v for item in value for v in violations(item, schema["items"], f"{path}[]")]
-    types: dict[str, type[int] | type[str]] = {"integer": int, "string": str}
+    types: dict[str, type[int | str]] = {"integer": int, "string": str}
     if not isinstance(value, types[kind]):
         return [f"{path} is {value!r}, not {kind}"]
     is_long = isinstance(value, str) and len(value) > schema.get("maxLength", len(value))
