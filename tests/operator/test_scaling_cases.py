@@ -197,10 +197,10 @@ async def test_a_service_at_zero_stays_there_while_no_gateway_answers(stage: Sta
 async def test_a_new_service_that_may_go_to_zero_is_started_once_first(stage: Stage) -> None:
     zero = {**AUTO["scaling"], "minReplicas": 0, "scaleToZero": {"idleAfter": "30s"}}
     stage.api.store({**stage.service, "spec": {**stage.service["spec"], "scaling": zero}})
-    stage.controllers.has_room = False
+    stage.controllers.max_placed = 0
     await stage.pass_time(120)
     assert stage.replicas == 1, "it was never ready, so nothing is known of it"
-    stage.controllers.has_room = True
+    stage.controllers.max_placed = 1000
     await stage.pass_time(200)
     assert stage.replicas == 0
 
