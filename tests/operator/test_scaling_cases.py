@@ -12,7 +12,7 @@ import pytest
 from operator_builders import FakeClock, make_service, settle
 from operator_fakes import KEY, Controllers, FakeApi, FakeEngines, Object, make_reconciler
 from scaling_builders import make_demand, make_figures
-from tidemill_operator import names
+from tidemill_operator import cluster, names
 from tidemill_operator.autoscaling.decide import desired_replicas
 from tidemill_operator.fleet.autoscaler import Autoscaler
 from tidemill_operator.fleet.scraper import EngineAnswer, EngineTarget, GatewayAnswer, GatewayTarget, Scraper
@@ -288,3 +288,31 @@ async def test_a_steady_service_is_hardly_ever_written(stage: Stage) -> None:
     before = stage.api.num_writes
     await stage.pass_time(600)
     assert stage.api.num_writes - before <= 4
+
+
+async def test_advisory_says_what_it_would_do_and_does_nothing(stage: Stage) -> None:
+    scaling = {**AUTO["scaling"], "mode": "Advisory"}
+    stage.api.store({**stage.service, "spec": {**stage.service["spec"], "replicas": 1, "scaling": scaling}})
+    await stage.pass_time(10)
+    stage.fleet.usual_waiting = 10
+    await stage.pass_time(60)
+    assert stage.replicas == 1
+    assert stage.status["scaling"]["desiredReplicas"] > 1
+    assert stage.status["desiredReplicas"] == 1
+    assert "WouldScale" in stage.told()
+    assert not {"ScaledUp", "ScaledDown"} & stage.told()
+
+
+def rights() -> dict[str, set[str]]:
+    """Read the rights that the operator has; the chart's are the same, which a test of the chart compares."""
+    words = [line.partition("(")[0].split() for line in (cluster.__doc__ or "").splitlines()]
+    return {found[1]: set(found[2:]) for found in words if len(found) >= 3 and "get" in found}
+
+
+def test_scaling_needs_no_right_to_list_nodes() -> None:
+    assert "pods" in rights()
+    assert "nodes" not in rights()
+
+
+def test_nothing_of_the_operator_may_write_the_spec_that_gitops_tools_keep() -> None:
+    assert rights()["inferenceservices"] == {"get", "list", "watch"}
