@@ -143,7 +143,7 @@ async def test_load_from_zero_to_several_and_back_loses_no_request(asleep: Names
         await asyncio.wait_for(asyncio.gather(*running), timeout=60)
     assert load.failures == []
     assert load.num_done >= 32
-    await asyncio.to_thread(wait_until, "zero again", lambda: is_at_zero(space, "tide"), timeout_seconds=60)
+    await asyncio.to_thread(wait_until, "zero again", lambda: is_at_zero(space, "tide"), timeout_seconds=200)
     told = [event["message"] for event in events(space, "tide", "ScaledUp", "ScaledDown")]
     assert any(message.startswith("Scaled from 0 to") for message in told)
     assert any("to 0 replicas: Idle" in message for message in told)
