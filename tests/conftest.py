@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from harness.session import TestCluster
 
 ROOT = Path(__file__).resolve().parents[1]
+HUB_NAMESPACE = "model-hub"
+"""Where a test may put a stand-in of a model hub; nothing is there otherwise."""
 _NODE_FIXTURES = {"cluster", "release", "real_engine", "own_clusters"}
 _FIXTURES = {*_NODE_FIXTURES, "control_plane", "crds"}
 
@@ -136,6 +138,7 @@ def release(cluster: TestCluster) -> Iterator[TestCluster]:
     """Offer the cluster with our chart installed from the working tree."""
     values = image_values(_image(cluster, "operator"), _image(cluster, "engine"))
     make_namespace(cluster, RELEASE_NAMESPACE)
+    values += ["--set-string", f"operator.modelEndpoints.hf=http://hub.{HUB_NAMESPACE}.svc:8080"]
     cluster.helm(
         "install", "tidemill", CHART, "--namespace", RELEASE_NAMESPACE, "--wait", "--timeout", "120s",
         *values,

@@ -11,7 +11,8 @@ from tidemill_operator.errors import InvalidSpec
 from tidemill_operator.fields import parse_quantity, whole_seconds
 from tidemill_operator.model_source import DownloadSource, ImageSource, ModelSource, parse_source
 
-DEFAULT_LOAD_TIMEOUT: Final = "30m"
+DEFAULT_LOAD_TIMEOUT_SECONDS: Final = 1800
+SLOW_BYTES_PER_SECOND: Final = 50_000_000
 DEFAULT_ACCESS_MODES: Final = ("ReadWriteOnce",)
 DEFAULT_WATERMARKS: Final = (90, 70, 95)
 
@@ -79,7 +80,10 @@ def parse_model(raw: Raw, name: str) -> ModelSpec:
     uri = raw.get("uri")
     if not isinstance(uri, str) or not uri:
         raise InvalidSpec("spec.model.uri", "is required, for example builtin://smollm2-135m")
-    load_timeout = whole_seconds("spec.model.loadTimeout", raw.get("loadTimeout", DEFAULT_LOAD_TIMEOUT))
+    cache = _parse_cache(raw.get("cache"))
+    load_timeout = _load_timeout_of_size(cache)
+    if "loadTimeout" in raw:
+        load_timeout = whole_seconds("spec.model.loadTimeout", raw["loadTimeout"])
     if load_timeout < 1:
         raise InvalidSpec("spec.model.loadTimeout", "must be at least 1s")
     model = ModelSpec(
@@ -89,10 +93,18 @@ def parse_model(raw: Raw, name: str) -> ModelSpec:
         source=parse_source(uri),
         revision=raw.get("revision"),
         secret_name=(raw.get("secretRef") or {}).get("name"),
-        cache=_parse_cache(raw.get("cache")),
+        cache=cache,
     )
     _check_fits_source(model)
     return model
+
+
+def _load_timeout_of_size(cache: CacheSpec | None) -> int:
+    """Give a model that needs much room the time to come in over a slow connection."""
+    if cache is None:
+        return DEFAULT_LOAD_TIMEOUT_SECONDS
+    num_bytes = parse_quantity("spec.model.cache.size", cache.size)
+    return DEFAULT_LOAD_TIMEOUT_SECONDS + num_bytes // SLOW_BYTES_PER_SECOND
 
 
 def parse_engine(raw: Raw) -> EngineSpec:

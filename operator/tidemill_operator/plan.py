@@ -18,8 +18,8 @@ from tidemill_operator.errors import InvalidSpec
 from tidemill_operator.failures import Failure, find_failure
 from tidemill_operator.leftovers import find_leftovers
 from tidemill_operator.manifests import Context, Manifest, PodSettings
+from tidemill_operator.model_plan import ask_again_seconds, pods_to_ask, refused, template_checks
 from tidemill_operator.model_progress import furthest
-from tidemill_operator.model_source import EngineSource, ImageSource
 from tidemill_operator.observed import Observed, PodView
 from tidemill_operator.ownership import find_obstacle
 from tidemill_operator.replicas import Replicas, decide_replicas
@@ -32,10 +32,6 @@ DEFAULT_SETTINGS: Final = PodSettings()
 # Engines tell nobody when they have finished, so they are asked.
 WHILE_DRAINING_SECONDS: Final = 1.0
 WHILE_CANARY_SECONDS: Final = 5.0
-# Status is written as often as a model's progress is looked at.
-WHILE_LOADING_SECONDS: Final = 30.0
-UNTIL_PROGRESS_SECONDS: Final = 3.0
-MAX_PODS_ASKED: Final = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +123,7 @@ def _plan_children(
     has_secret = observed.child("Secret", names.admin_secret_name(context.name)) is not None
     lowered = frozenset(names.deployment_name(context.name, lowered) for lowered in replicas.lowered)
     return Plan(
-        checks=_checks(context, fresh, is_new=frozen is None),
+        checks=template_checks(context, fresh, is_new=frozen is None),
         secrets=() if has_secret else (manifests.build_admin_secret(context),),
         pods=replicas.changes,
         applies=(
@@ -145,7 +141,7 @@ def _plan_children(
             *transition_events(service, status),
         ),
         asks=tuple(pod for pod in observed.pods if pod.uid in replicas.asks),
-        asks_progress=_asks_progress(context, observed),
+        asks_progress=pods_to_ask(context, observed),
         again_seconds=_again_seconds(context, observed, replicas),
     )
 
@@ -159,14 +155,6 @@ def _plan_of_leaving(service: Raw, context: Context, observed: Observed, now: st
     if ingress is None or not ingress.is_owned:
         return plan
     return replace(plan, deletes=(Delete(kind=ingress.kind, name=ingress.name, uid=ingress.uid),))
-
-
-def _checks(context: Context, template: Manifest, *, is_new: bool) -> tuple[Manifest, ...]:
-    """Have a new template checked before it is frozen, if not every API server would take it."""
-    is_plain = not context.spec.template and not isinstance(context.spec.model.source, ImageSource)
-    if not is_new or is_plain:
-        return ()
-    return (manifests.build_deployment(context, context.spec.revision, template, 0),)
 
 
 def _plan_without_action(service: Raw, observed: Observed, problem: Failure, now: str) -> Plan:
@@ -204,17 +192,7 @@ def _again_seconds(context: Context, observed: Observed, replicas: Replicas) -> 
         return WHILE_DRAINING_SECONDS
     if replicas.is_canary and replicas.failed is None:
         return WHILE_CANARY_SECONDS
-    if not _asks_progress(context, observed):
-        return None
-    is_known = furthest((observed.progress or {}).values()) is not None
-    return WHILE_LOADING_SECONDS if is_known else UNTIL_PROGRESS_SECONDS
-
-
-def _asks_progress(context: Context, observed: Observed) -> tuple[PodView, ...]:
-    """Choose pods to ask how far they are; what the engine has in its image is there too soon to ask."""
-    if isinstance(context.spec.model.source, EngineSource):
-        return ()
-    return observed.on_their_way()[:MAX_PODS_ASKED]
+    return ask_again_seconds(context, observed)
 
 
 def _applied_deployments(
@@ -259,7 +237,7 @@ def _situation(
     refusal = observed.refusal
     problem = None
     if refusal is not None:
-        problem = Failure(reason=refusal.reason, message=f"{refusal.what}: {refusal.message}"[:600])
+        problem = refused(context, refusal)
     return Situation(
         problem=problem,
         is_suspended=spec.suspend,

@@ -20,6 +20,7 @@ from tidemill_operator.errors import ApiError, ObstacleError
 from tidemill_operator.keys import Key
 from tidemill_operator.last_words import CutStreams
 from tidemill_operator.manifests import PodSettings
+from tidemill_operator.model_plan import INVALID_TEMPLATE
 from tidemill_operator.observed import Observed, Refusal
 from tidemill_operator.plan import Plan, make_plan
 from tidemill_operator.pod_changes import PodChanger
@@ -97,7 +98,7 @@ class Reconciler:
         observed, plan = await self._plan_knowing(service, replace(reading, observed=observed), scaling)
         if observed.namespace_is_leaving:
             self.on_leaving(key, uid)
-        reason = "InvalidTemplate"
+        reason = INVALID_TEMPLATE
         try:
             await self.cluster.check(plan)
             reason = "WriteRefused"

@@ -253,6 +253,25 @@ async def test_a_redirect_to_another_host_carries_no_token(run: Run, hub: HubSta
     assert [r.headers.get("Authorization") for r in elsewhere.requests] == [None]
 
 
+async def test_a_signed_url_arrives_character_by_character(run: Run, hub: HubStandIn, serve: Serve) -> None:
+    elsewhere = HubStandIn(dict(FILES))
+    other = await serve(elsewhere)
+    signed = "X-Amz-Signature=a%2Fb%7Ec%20d&X-Amz-Credential=k%2F2026"
+    hub.faults[PATH] = [Fault(status=307, headers={"Location": f"{other.with_path(PATH)}?{signed}"})]
+    await run()
+    assert [r.raw_path.partition("?")[2] for r in elsewhere.requests] == [signed]
+
+
+async def test_what_is_left_of_a_version_that_moved_on_is_removed(run: Run) -> None:
+    model = await run()
+    stale = model.parent / "other.partial"
+    stale.mkdir()
+    (stale / "model.safetensors.part").write_bytes(b"half")
+    model.rename(model.parent / "former")
+    assert contents(await run())["model.safetensors"] == WEIGHTS
+    assert not stale.exists()
+
+
 @pytest.mark.parametrize(
     "place",
     [

@@ -60,6 +60,12 @@ def test_refuses_a_bad_spec_and_names_the_field(changes: dict[str, Any], field: 
     assert refused.value.field == field
 
 
+def test_a_larger_model_has_longer_to_load_unless_a_time_is_given() -> None:
+    hub = {"uri": "hf://org/model", "cache": {"size": "500G"}}
+    assert parse(make_service({"model": hub})).model.load_timeout_seconds == 1800 + 10_000
+    assert parse(make_service({"model": {**hub, "loadTimeout": "1m"}})).model.load_timeout_seconds == 60
+
+
 def test_refuses_a_name_that_leaves_no_room_for_the_childrens() -> None:
     with pytest.raises(InvalidSpec, match="at most 40"):
         parse(make_service(name="n" * 41))

@@ -98,19 +98,23 @@ def make_service(
 ) -> Service:
     """Choose the service and hand it its credentials."""
     if isinstance(source, HubSource):
-        return HubService(client, source, environment.get("HF_TOKEN") or None, endpoint or PUBLIC_ENDPOINT)
+        return HubService(client, source, _secret(environment, "HF_TOKEN"), endpoint or PUBLIC_ENDPOINT)
     if isinstance(source, S3Source):
         return S3Service(client, source, _aws_credentials(environment), _utc_now, endpoint)
-    return GcsService(
-        client, source, environment.get("GOOGLE_SERVICE_ACCOUNT_KEY") or None, _utc_now, endpoint
-    )
+    key = _secret(environment, "GOOGLE_SERVICE_ACCOUNT_KEY")
+    return GcsService(client, source, key, _utc_now, endpoint)
+
+
+def _secret(environment: Mapping[str, str], name: str) -> str | None:
+    """Read a secret without the line break that a file of it ends in; an empty one is none."""
+    return environment.get(name, "").strip() or None
 
 
 def _aws_credentials(environment: Mapping[str, str]) -> Credentials | None:
-    key_id, secret = environment.get("AWS_ACCESS_KEY_ID"), environment.get("AWS_SECRET_ACCESS_KEY")
-    if not key_id or not secret:
+    key_id, secret = _secret(environment, "AWS_ACCESS_KEY_ID"), _secret(environment, "AWS_SECRET_ACCESS_KEY")
+    if key_id is None or secret is None:
         return None
-    token = environment.get("AWS_SESSION_TOKEN") or None
+    token = _secret(environment, "AWS_SESSION_TOKEN")
     return Credentials(access_key_id=key_id, secret_access_key=secret, session_token=token)
 
 

@@ -75,7 +75,7 @@ class HttpClient:
                 if response.status not in _REDIRECTS or location is None:
                     yield response
                     return
-            url = url.join(URL(location))
+            url = url.join(URL(location, encoded=True))  # a signature covers every character
         raise DownloadError(
             Failure.FAILED, f"{_shown(request.url)} redirects more than {MAX_REDIRECTS} times"
         )

@@ -54,6 +54,9 @@ class Store:
     def begin(self, version: str, selection: Selection) -> Path:
         """Make the folder to fill, and refuse at once what can't fit."""
         partial = self.folder / f"{version}.partial"
+        for left in self.folder.glob("*.partial"):
+            if left != partial:
+                shutil.rmtree(left)  # of a version that has moved on; whoever filled it held the lock
         partial.mkdir(parents=True, exist_ok=True)
         missing = sum(file.size - _present_bytes(partial, file) for file in selection.files)
         free = shutil.disk_usage(partial).free

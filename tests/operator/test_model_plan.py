@@ -1,4 +1,4 @@
-"""How far a model is: what pods answer, which of them is told about, and when they are asked again."""
+"""What a source asks of a plan: how far a model is, who is asked and when, and words for a refusal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from operator_builders import IMAGE, NOW, make_observed, make_pod, make_service
 from tidemill_operator.model_progress import ModelProgress, furthest, parse_progress
-from tidemill_operator.observed import pod_view
+from tidemill_operator.observed import Refusal, pod_view
 from tidemill_operator.plan import Plan, make_plan
 
 GIB = 1 << 30
@@ -77,3 +77,12 @@ def test_nobody_is_asked_about_a_model_in_the_image_or_when_all_are_ready() -> N
     assert plan_for({}, make_pod("x", ip="10.0.0.1")).asks_progress == ()
     assert plan_for(HUB, make_pod("x", ip="10.0.0.1", is_ready=True)).asks_progress == ()
     assert plan_for(HUB, make_pod("x", ip="10.0.0.1", is_ready=True)).again_seconds is None
+
+
+def test_a_cluster_without_image_volumes_is_told_what_it_lacks() -> None:
+    refusal = Refusal(what="PATCH /d", message="must specify a volume type", reason="InvalidTemplate")
+    plan = plan_for({"model": {"uri": "oci://registry.example.com/org/model:v1"}}, refusal=refusal)
+    assert len(plan.checks) == 1
+    ready = next(c for c in plan.status["conditions"] if c["type"] == "Ready")
+    assert ready["reason"] == "InvalidTemplate"
+    assert ready["message"].startswith("oci:// needs a cluster with image volumes; PATCH /d: must specify")
