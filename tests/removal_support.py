@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -135,7 +136,9 @@ def settle(space: Namespace, service: str, replicas: int, *, timeout_seconds: in
             and status.get("readyReplicas") == status.get("replicas") == replicas
         )
 
+    begun_at = time.monotonic()
     wait_until(f"{service} settled at {replicas}", is_settled, timeout_seconds=timeout_seconds)
+    print(f"{service}: {replicas} replicas, settled after {time.monotonic() - begun_at:.0f} s")
 
 
 def scale(space: Namespace, service: str, replicas: int) -> None:

@@ -196,10 +196,10 @@ def real(space: Namespace, real_engine: str) -> Iterator[Namespace]:
 async def test_the_real_models_streams_survive_eviction_rollout_and_scale_down(
     real: Namespace,
 ) -> None:
-    async with under_load(real, "real", num_clients=3, num_tokens=200):
+    async with under_load(real, "real", num_clients=2, num_tokens=200):
         await asyncio.to_thread(cordon_and_evict, real, "real")
         await asyncio.to_thread(settle, real, "real", 2, timeout_seconds=240)
-        await asyncio.to_thread(roll_out, real, "real", 1)
-        await asyncio.to_thread(settle, real, "real", 2, timeout_seconds=240)
         await asyncio.to_thread(scale, real, "real", 1)
+        await asyncio.to_thread(settle, real, "real", 1, timeout_seconds=240)
+        await asyncio.to_thread(roll_out, real, "real", 1)
         await asyncio.to_thread(settle, real, "real", 1, timeout_seconds=240)
