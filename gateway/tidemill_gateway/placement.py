@@ -20,7 +20,7 @@ from typing import Final
 from tidemill_gateway.load_report import LoadReport
 
 BOUND_FACTOR: Final = 1.25
-BOUND_SLACK: Final = 1.0
+BOUND_SLACK: Final = 4.0
 TOKENS_PER_REQUEST: Final = 4096
 KV_PRESSURE_FROM: Final = 0.9
 KV_PRESSURE_WEIGHT: Final = 80.0

@@ -82,7 +82,10 @@ def service_manifest(namespace: str) -> dict[str, Any]:
 
 def pod_spec() -> dict[str, Any]:
     ports = [{"name": names.ENGINE_PORT_NAME, "containerPort": names.ENGINE_PORT}]
-    return {"containers": [{"name": names.ENGINE_CONTAINER, "image": "none", "ports": ports}]}
+    security = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    container = {"name": names.ENGINE_CONTAINER, "image": "none", "ports": ports, "securityContext": security}
+    within = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    return {"containers": [container], "securityContext": within}
 
 
 def deployment_manifest(namespace: str, service_uid: str) -> dict[str, Any]:

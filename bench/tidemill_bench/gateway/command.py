@@ -7,10 +7,12 @@ import asyncio
 from typing import Any
 
 from tidemill_bench.gateway.cost import CostPlan, measure_cost, measure_memory
+from tidemill_bench.gateway.prefix import PrefixPlan, measure_prefix
 
 MAX_ADDED_MS = 1.0
 MAX_ADDED_RATIO = 1.5
 MAX_GROWTH_RATIO = 1.05
+MIN_HIT_RATIO_OVER_ROUND_ROBIN = 2.5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,17 +20,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rate", type=float, default=500.0, help="requests a second")
     parser.add_argument("--rounds", type=int, default=5, help="windows of each path")
     parser.add_argument("--streams", type=int, default=2000, help="streams held open")
-    parser.add_argument("--only", choices=("cost", "memory"), help="measure one of the two")
+    parser.add_argument("--only", choices=("cost", "memory", "prefix"), help="measure one of the three")
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Measure, and give the figures."""
     plan = CostPlan(rate=args.rate, num_rounds=args.rounds, num_streams=args.streams)
     figures: dict[str, Any] = {}
-    if args.only != "memory":
+    if args.only in (None, "cost"):
         figures["cost"] = asyncio.run(measure_cost(plan))
-    if args.only != "cost":
+    if args.only in (None, "memory"):
         figures["memory"] = asyncio.run(measure_memory(plan))
+    if args.only in (None, "prefix"):
+        figures["prefix"] = asyncio.run(measure_prefix(PrefixPlan()))
     return figures
 
 
@@ -41,4 +45,6 @@ def is_within_promises(figures: dict[str, Any]) -> bool:
     is_flat = memory is None or (
         memory["growth_ratio"] <= MAX_GROWTH_RATIO and memory["streams_alive_at_end"] == memory["streams"]
     )
-    return is_cheap and is_flat
+    prefix = figures.get("prefix")
+    is_reusing = prefix is None or prefix["hit_ratio_over_round_robin"] >= MIN_HIT_RATIO_OVER_ROUND_ROBIN
+    return is_cheap and is_flat and is_reusing

@@ -1,0 +1,48 @@
+"""What the gateway's choice of replicas saves over real engines, and what its cost is compared with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tidemill_bench.gateway.command import is_within_promises
+from tidemill_bench.gateway.prefix import PrefixPlan, Reuse, document, measure_prefix
+
+COST = {"added_p50_ms": {"bare": 0.8, "gateway": 0.9}, "added_ratio": 1.1}
+MEMORY = {"growth_ratio": 1.01, "streams": 10, "streams_alive_at_end": 10}
+
+
+@pytest.mark.slow
+async def test_four_engines_with_shared_prompts_reuse_two_and_a_half_times_what_round_robin_does() -> None:
+    figures = await measure_prefix(PrefixPlan(num_documents=24, num_questions=5, cache_documents=9))
+    computed = figures["computed_prompt_tokens"]
+    assert figures["hit_ratio_over_round_robin"] >= 2.5
+    assert computed["prefix_aware"] < computed["round_robin"]
+
+
+def test_documents_differ_from_their_first_block_on() -> None:
+    beginnings = {document(number, 600)[:256] for number in range(50)}
+    assert len(beginnings) == 50
+    assert document(7, 600) == document(7, 600)
+
+
+def test_reuse_is_what_was_found_of_what_was_read() -> None:
+    reuse = Reuse(prompt_tokens=200, cached_tokens=150)
+    assert (reuse.hit_ratio, reuse.computed_tokens) == (0.75, 50)
+    assert Reuse().hit_ratio == 0.0
+
+
+@pytest.mark.parametrize(
+    ("figures", "is_kept"),
+    [
+        ({"cost": COST, "memory": MEMORY}, True),
+        ({"cost": {**COST, "added_ratio": 1.6}}, False),
+        ({"cost": {**COST, "added_p50_ms": {"bare": 2.0, "gateway": 1.1}}}, False),
+        ({"memory": {**MEMORY, "growth_ratio": 1.2}}, False),
+        ({"memory": {**MEMORY, "streams_alive_at_end": 9}}, False),
+        ({"prefix": {"hit_ratio_over_round_robin": 2.4}}, False),
+    ],
+)
+def test_a_promise_that_is_not_kept_is_a_failure(figures: dict[str, Any], is_kept: bool) -> None:
+    assert is_within_promises(figures) is is_kept
