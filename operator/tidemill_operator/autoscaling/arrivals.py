@@ -86,16 +86,26 @@ def _seconds(samples: list[Arrivals]) -> float:
 def _forecast(recent: list[Arrivals], now: float, horizon_seconds: float) -> float:
     """Return where a steady rise leads; 0 where there is none.
 
-    A rise is steady if each third of the window is above the one before: a jump is not, and is not led on.
+    A rise is steady if each third of the window is above the one before, and the last third itself rises: a
+    jump is not, and is not led on.
     """
     third = TREND_SECONDS / 3
-    thirds = [[s for s in recent if now - (age + 1) * third < s.at <= now - age * third] for age in (2, 1, 0)]
-    if any(_seconds(part) < third / 2 for part in thirds):
+    parts = [_between(recent, now - age * third, third) for age in (3, 2, 1)]
+    halves = [_between(recent, now - third, third / 2), _between(recent, now - third / 2, third / 2)]
+    if any(_seconds(part) < third / 3 for part in (*parts, *halves)):
         return 0.0
-    first, middle, last = (_rate(part) for part in thirds)
+    first, middle, last = (_rate(part) for part in parts)
     noise = math.sqrt(REQUEST_VARIATION * (first + last) / third)
-    smaller = min(middle - first, last - middle)
-    if smaller <= 0 or last - first < TREND_NOISE * noise:
+    rises = (
+        (last - first) / 2,
+        2 * (middle - first),
+        2 * (last - middle),
+        4 * (_rate(halves[1]) - _rate(halves[0])),
+    )
+    if min(rises) <= 0 or last - first < TREND_NOISE * noise:
         return 0.0
-    slope = min((last - first) / 2, 2 * smaller) / third
-    return min(last + slope * (horizon_seconds + third / 2), MAX_GROWTH * last)
+    return min(last + min(rises) / third * (horizon_seconds + third / 2), MAX_GROWTH * last)
+
+
+def _between(samples: list[Arrivals], start: float, seconds: float) -> list[Arrivals]:
+    return [s for s in samples if start < s.at <= start + seconds]

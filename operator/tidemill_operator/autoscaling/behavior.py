@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from tidemill_operator.autoscaling.decision import Clamp
 from tidemill_operator.autoscaling.policy import Behavior, PacePolicy, ScalingRules
 
+EPISODE_SECONDS = 240.0
+RECURRENCE_MARGIN, LONGEST_RECURRENCE = 1.3, 1800.0
 Moments = tuple[tuple[float, int], ...]
 
 
@@ -34,6 +36,25 @@ def windows(behavior: Behavior, default_down_seconds: float) -> Windows:
     """Return the stabilization windows; what is not given is 0 upwards and learned downwards."""
     up, down = (r.stabilization_window_seconds for r in (behavior.scale_up, behavior.scale_down))
     return Windows(up=up or 0.0, down=default_down_seconds if down is None else down)
+
+
+def episodes(before: tuple[float, ...], now: float, *, is_over: bool) -> tuple[float, ...]:
+    """Note when a queue that is too long begins; what goes on, or comes back within minutes, is the same one."""
+    kept = tuple(at for at in before if at > now - 3600.0)
+    if not is_over or (kept and now - kept[-1] < EPISODE_SECONDS):
+        return kept
+    return (*kept, now)
+
+
+def recurring_window(times: tuple[float, ...], spent: float | None) -> float:
+    """Return how long to keep what bursts that come again and again will need; 0 where there are none.
+
+    Only while more requests are late than the objective allows: else it would cost more than it is worth.
+    """
+    if len(times) < 2 or spent is None or spent <= 1.0:
+        return 0.0
+    gap = (times[-1] - times[0]) / (len(times) - 1)
+    return min(LONGEST_RECURRENCE, RECURRENCE_MARGIN * gap)
 
 
 def remember(moments: Moments, now: float, value: int, keep_seconds: float) -> Moments:

@@ -31,8 +31,6 @@ DOWN_MARGIN = 1.1
 MAX_HISTORY = 5
 WINDOW_PER_STARTUP = 2.0
 SHORTEST_WINDOW, LONGEST_WINDOW = 60.0, 300.0
-CAUTION, MOST_CAUTION = 2.0, 8.0
-"""The default window down grows with the error budget that is spent: twice as long where it is all spent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,9 +127,8 @@ def _apply_rules(
 ) -> tuple[int, tuple[Clamp, ...], ScalingState]:
     """Put the wish through windows, pace, schedules and bounds, and remember it."""
     startup = state.learned.startup_seconds or learn.DEFAULT_STARTUP_SECONDS
-    spent = objectives.spent(state.memory, policy)
-    caution = min(MOST_CAUTION, max(1.0, CAUTION * spent)) if spent is not None else 1.0
-    default_down = caution * min(LONGEST_WINDOW, max(SHORTEST_WINDOW, WINDOW_PER_STARTUP * startup))
+    recurring = behavior.recurring_window(state.memory.episodes, objectives.spent(state.memory, policy))
+    default_down = max(recurring, min(LONGEST_WINDOW, max(SHORTEST_WINDOW, WINDOW_PER_STARTUP * startup)))
     window = behavior.windows(policy.behavior, default_down)
     keep = max(window.up, window.down) + policy.interval_seconds
     past_up = behavior.remember(state.memory.wanted_up, now, wish.up, keep)

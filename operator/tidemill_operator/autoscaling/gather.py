@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tidemill_operator.autoscaling import fleet_view, learn, objectives
+from tidemill_operator.autoscaling import behavior, fleet_view, learn, objectives
 from tidemill_operator.autoscaling.arrivals import ArrivalRate, arrival_rate
 from tidemill_operator.autoscaling.counting import count
 from tidemill_operator.autoscaling.decision import Learned, ScalingState
@@ -26,7 +26,7 @@ def gather(
     learned, memory = learn.with_new_pods(state.learned, before, view)
     known = [r for r in view.ready if fleet_view.is_fresh(r, load.at, policy.stale_after_seconds)]
     memory = count(load, known, memory).memory
-    memory = _smoothed(memory, before, view, elapsed)
+    memory = _smoothed(memory, before, view, elapsed, policy)
     startup = learned.startup_seconds or learn.DEFAULT_STARTUP_SECONDS
     rate = arrival_rate(memory.arrivals, load.at, startup + policy.interval_seconds)
     work, learned = learn.work_of(learned, memory, rate.prompt_tokens_per_request if rate else None)
@@ -83,7 +83,9 @@ def _is_restless(rate: ArrivalRate, used: float | None, utilization: float) -> b
     return is_rising or (used is not None and used > utilization + objectives.NEAR)
 
 
-def _smoothed(memory: Memory, before: Memory, view: FleetView, elapsed: float) -> Memory:
+def _smoothed(
+    memory: Memory, before: Memory, view: FleetView, elapsed: float, policy: ScalingPolicy
+) -> Memory:
     """Update the means, and note when the fleet last changed."""
     now = {
         "kv": view.kv_use,
@@ -92,8 +94,11 @@ def _smoothed(memory: Memory, before: Memory, view: FleetView, elapsed: float) -
         "waiting": float(view.num_waiting + view.held_requests),
     }
     is_changing = bool(view.coming) or memory.known_ready != before.known_ready or before.at is None
+    allowed = policy.queue_length_per_replica * max(1, len(view.ready))
+    at = memory.at or 0.0
     return replace(
         memory,
+        episodes=behavior.episodes(before.episodes, at, is_over=now["waiting"] > allowed),
         smooth=learn.smoothed(before, elapsed, now),
         last_change=memory.at if is_changing else before.last_change,
     )

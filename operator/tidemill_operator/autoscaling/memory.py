@@ -52,5 +52,7 @@ class Memory:
     """Pods whose start-up time was counted."""
     last_change: float | None = None
     """When a pod last came, went or was asked for."""
+    episodes: tuple[float, ...] = ()
+    """When, in the last hour, a queue longer than allowed began."""
     wanted_up: tuple[tuple[float, int], ...] = ()
     """(time, replicas) of what was wanted at least: scaleUp's window looks at them."""
