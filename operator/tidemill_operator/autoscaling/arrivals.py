@@ -7,6 +7,7 @@ random arrivals of random lengths have anyway, so a constant load is a constant 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidemill_operator.autoscaling.memory import Arrivals
@@ -20,7 +21,7 @@ NOISE = 2.0
 """Standard deviations that a rise must stand out by."""
 REQUEST_VARIATION = 2.0
 """Variance of random arrivals' work over (count x mean squared): 1 for the count, about 1 for lengths."""
-MAX_GROWTH = 2.0
+MAX_GROWTH = 1.3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,15 +54,25 @@ def arrival_rate(samples: tuple[Arrivals, ...], now: float, horizon_seconds: flo
             count = sum(s.requests for s in window)
             sure = max(sure, (count - NOISE * math.sqrt(REQUEST_VARIATION * count)) / _seconds(window))
     settled = _settled(recent, now, measured)
-    requests = sum(s.requests for s in recent)
-    tokens = sum(s.prompt_tokens for s in recent)
     return ArrivalRate(
         measured=settled,
         sure=sure,
         forecast=_forecast(recent, now, horizon_seconds),
-        prompt_tokens_per_request=tokens / requests if requests > 0 else None,
+        prompt_tokens_per_request=_prompt_tokens(samples, recent),
         seconds=_seconds(recent),
     )
+
+
+def _prompt_tokens(samples: Sequence[Arrivals], recent: Sequence[Arrivals]) -> float | None:
+    """Return the mean prompt over all that is remembered, or of late where that is clearly another."""
+    requests, late = (sum(s.requests for s in part) for part in (samples, recent))
+    if requests <= 0:
+        return None
+    mean = sum(s.prompt_tokens for s in samples) / requests
+    if late <= 0:
+        return mean
+    now = sum(s.prompt_tokens for s in recent) / late
+    return now if abs(now - mean) > 2 * NOISE * mean / math.sqrt(late) else mean
 
 
 def _settled(recent: list[Arrivals], now: float, measured: float) -> float:

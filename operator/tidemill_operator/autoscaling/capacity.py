@@ -16,6 +16,9 @@ from tidemill_operator.autoscaling.policy import ScalingPolicy
 MOST_BUSY = 0.97
 """Nothing runs at more than this share of its steps' time."""
 
+LONG_PROMPT = 1.3
+"""A prompt that is as long as objectives look at takes so many times the mean one's time."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
@@ -65,6 +68,9 @@ def by_step_times(times: StepTimes, work: Work, limits: Limits, policy: ScalingP
     slo = policy.slo.inter_token_seconds
     if slo is not None:
         rates["inter-token SLO"] = max(0.05, 1 - fixed / slo) / seconds
+    first = policy.slo.time_to_first_token_seconds
+    if first is not None:
+        rates["time to first token"] = max(0.2, 1 - LONG_PROMPT * prefill / first) / seconds
     limit = min(rates, key=lambda name: rates[name])
     rate = rates[limit]
     step = fixed / max(1e-9, 1 - min(MOST_BUSY, rate * seconds))

@@ -18,8 +18,8 @@ from tidemill_operator.autoscaling.model import EngineFigures, FleetLoad, Histog
 logger = logging.getLogger(__name__)
 
 KEEP_ARRIVALS_SECONDS = 600.0
-TOKENS_FADE_SECONDS = 180.0
-LATENCY_FADE_SECONDS = 90.0
+TOKENS_FADE_SECONDS = 500.0
+LATENCY_FADE_SECONDS = 180.0
 BUDGET_FADE_SECONDS = 2400.0
 SMOOTH_SECONDS = 45.0
 Reading = tuple[float, ...]

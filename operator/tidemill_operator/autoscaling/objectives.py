@@ -15,11 +15,11 @@ from tidemill_operator.autoscaling.percentiles import percentile, share_within
 from tidemill_operator.autoscaling.policy import ScalingPolicy
 
 LOWEST, HIGHEST = 0.5, 1.0
-FALL_PER_MINUTE, RISE_PER_MINUTE = 0.04, 0.02
+FALL_PER_MINUTE, RISE_PER_MINUTE = 0.05, 0.02
 EASY = 0.7
 """An objective is kept easily at this share of it."""
 NEAR = 0.1
-STEADY_SECONDS = 120.0
+STEADY_SECONDS = 240.0
 
 
 @dataclass(frozen=True, kw_only=True)

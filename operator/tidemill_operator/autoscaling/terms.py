@@ -18,6 +18,9 @@ from tidemill_operator.autoscaling.policy import ScalingPolicy
 OWN_PREFILL_SHARE, LEAST_SHARE = 0.7, 0.1
 """The TTFT budget is 0.7 of the SLO less the prompt's own prefill, at least 0.1 of the SLO."""
 
+TOLERANCE = 1.05
+"""A twentieth more than replicas should carry is no reason for one more."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
@@ -51,13 +54,17 @@ class Facts:
         return self.num_unknown * self.policy.kv_cache_target if self.margin > 1.0 else 0.0
 
     @property
+    def is_falling(self) -> bool:
+        """Say whether the queue falls, or pods that are coming are still to make it fall."""
+        return self.waiting + self.held < self.smooth_waiting or self.num_staying > self.num_ready
+
+    @property
     def spare_requests(self) -> float:
         """Return how many waiting requests the fleet works off before a pod asked for now is ready.
 
         None, whatever the figures promise, where the fleet is complete and the queue is not seen to fall.
         """
-        is_falling = self.waiting + self.held < self.smooth_waiting or self.num_staying > self.num_ready
-        if self.capacity is None or self.rate is None or not is_falling:
+        if self.capacity is None or self.rate is None or not self.is_falling:
             return 0.0
         spare = self.num_staying * self.capacity.requests_per_second - self.rate.expected
         return max(0.0, spare * self.startup_seconds)
@@ -96,12 +103,13 @@ def queue(facts: Facts) -> Term | None:
     per_replica, worked_off = facts.concurrency + allowed, facts.spare_requests
     if facts.capacity is not None:
         per_replica = max(per_replica, facts.capacity.requests_per_second * facts.startup_seconds)
-    left = deficit - worked_off
-    if left <= 0:
+    more = (deficit - worked_off) / per_replica
+    more = round(more) if facts.is_falling else _up(more)
+    if more <= 0:
         return None
     return Term(
         signal="Queue",
-        replicas=facts.num_staying + _up(left / per_replica),
+        replicas=facts.num_staying + more,
         message=(
             f"{waiting:.0f} requests wait, {allowed:g} a replica are allowed; "
             f"{worked_off:.0f} are worked off within {facts.startup_seconds:.0f} s"
@@ -125,7 +133,8 @@ def first_token(facts: Facts) -> Term | None:
     if wanted > facts.num_staying and facts.rate is not None:
         left = max(0.0, tokens - facts.spare_requests * facts.work.uncached)
         within = max(budget, facts.startup_seconds)
-        wanted = min(wanted, facts.num_staying + _up(left / (speed * within)))
+        more = left / (speed * within)
+        wanted = min(wanted, facts.num_staying + (round(more) if facts.is_falling else _up(more)))
     return Term(
         signal="TimeToFirstToken",
         replicas=wanted,
@@ -145,7 +154,7 @@ def arrival(facts: Facts) -> Term | None:
         why = f", expected in {facts.startup_seconds:.0f} s"
     return Term(
         signal="ArrivalRate",
-        replicas=_up(rate / each),
+        replicas=_up(rate / each / (1.0 if facts.margin > 1.0 else TOLERANCE)),
         message=(
             f"{rate:.2f} requests/s arrive{why}; a replica carries {each:.2f} "
             f"(bound by {facts.capacity.limit}, {facts.utilization:.0%} used)"
