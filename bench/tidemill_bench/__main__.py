@@ -19,6 +19,7 @@ def main() -> None:
     _add_fit(commands)
     _add_policies(commands)
     _add_timeline(commands)
+    _add_fleet(commands)
     _add_race(commands)
     _add_step(commands)
     _add_gateway(commands)
@@ -30,6 +31,8 @@ def main() -> None:
         "fit": _fit,
         "policies": _policies,
         "timeline": _timeline,
+        "simulate": _simulate,
+        "replay": _replay,
         "race": _race,
         "step": _step,
         "gateway": _gateway,
@@ -81,6 +84,17 @@ def _add_policies(commands: Commands[argparse.ArgumentParser]) -> None:
     policies.add_argument("--seed", type=int, default=1)
     policies.add_argument("--workers", type=_positive, help="processes; default: one per core")
     _add_json(policies)
+
+
+def _add_fleet(commands: Commands[argparse.ArgumentParser]) -> None:
+    simulate = commands.add_parser("simulate", help="race autoscalers over simulated fleets")
+    fleet_commands.add_simulate(simulate)
+    _add_json(simulate)
+    replay = commands.add_parser(
+        "replay", help="show what the autoscaler would have done with a recorded load"
+    )
+    fleet_commands.add_replay(replay)
+    _add_json(replay)
 
 
 def _add_timeline(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -208,6 +222,16 @@ def _policies(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
         for path in write_plots(report, args.out):
             print(f"wrote {path}")
     _print_json(report.as_json(), args.json)
+    return 0
+
+
+def _simulate(_parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
+    _print_json(fleet_commands.simulate(args), args.json)
+    return 0
+
+
+def _replay(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
+    _print_json(fleet_commands.run_replay(parser, args), args.json)
     return 0
 
 

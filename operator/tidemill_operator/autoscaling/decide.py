@@ -30,6 +30,8 @@ from tidemill_operator.autoscaling.terms import Facts, all_terms
 DOWN_MARGIN = 1.1
 MAX_HISTORY = 5
 WINDOW_PER_STARTUP = 1.5
+QUEUE_WINDOW = 60.0
+"""What queues asked for is kept so long; what arrivals asked for, for the whole window."""
 SHORTEST_WINDOW, LONGEST_WINDOW = 60.0, 300.0
 
 
@@ -39,6 +41,8 @@ class _Wish:
 
     up: int
     down: int
+    lasting: int
+    """The part of `down` that does not come from a queue: queues go, the load that made them may come again."""
     reason: str
     message: str
     terms: tuple[Term, ...] = ()
@@ -91,12 +95,20 @@ def _wish(view: FleetView, facts: Facts, current: int) -> _Wish:
     """Let every signal say its number; hold where too little is known."""
     hold = _hold(view, current)
     if hold:
-        return _Wish(up=current, down=current, reason="MetricsMissing", message=hold, hold=hold)
+        return _Wish(
+            up=current, down=current, lasting=current, reason="MetricsMissing", message=hold, hold=hold
+        )
     up_terms = all_terms(facts)
     down_terms = all_terms(replace(facts, margin=DOWN_MARGIN))
     if not up_terms and not view.known:
         text = "no replica is ready yet" if current else "the service is at zero"
-        return _Wish(up=current, down=current, reason="Starting" if current else "AtZero", message=text)
+        return _Wish(
+            up=current,
+            down=current,
+            lasting=current,
+            reason="Starting" if current else "AtZero",
+            message=text,
+        )
     best = max(up_terms, key=lambda term: term.replicas)
     up = best.replicas
     down = max(up, max((term.replicas for term in down_terms), default=0))
@@ -106,11 +118,19 @@ def _wish(view: FleetView, facts: Facts, current: int) -> _Wish:
     return _Wish(
         up=up,
         down=down,
+        lasting=_lasting(down_terms, down),
         reason=best.signal,
         message=best.message,
         terms=up_terms,
         may_shrink=is_free and facts.rate is not None and facts.rate.seconds >= SHORT_SECONDS - 1,
     )
+
+
+def _lasting(terms: tuple[Term, ...], down: int) -> int:
+    """Return what the load asks for apart from queues; all of it where the load's rate is not known."""
+    steady = [t.replicas for t in terms if t.signal in {"ArrivalRate", "InterTokenLatency"}]
+    is_known = any(t.signal == "ArrivalRate" for t in terms)
+    return min(down, max(steady)) if is_known else down
 
 
 def _hold(view: FleetView, current: int) -> str:
@@ -132,7 +152,9 @@ def _apply_rules(
     window = behavior.windows(policy.behavior, default_down)
     keep = max(window.up, window.down) + policy.interval_seconds
     past_up = behavior.remember(state.memory.wanted_up, now, wish.up, keep)
-    past_down = behavior.remember(state.wanted, now, wish.down, keep)
+    is_given = policy.behavior.scale_down.stabilization_window_seconds is not None
+    past_down = behavior.remember(state.wanted, now, wish.down if is_given else wish.lasting, keep)
+    lately = behavior.remember(state.memory.wanted_down, now, wish.down, min(window.down, QUEUE_WINDOW))
     periods = (
         behavior.longest_period(rules) for rules in (policy.behavior.scale_up, policy.behavior.scale_down)
     )
@@ -142,15 +164,16 @@ def _apply_rules(
         state,
         wanted=past_down,
         changes=changes,
-        memory=replace(state.memory, wanted_up=past_up),
+        memory=replace(state.memory, wanted_up=past_up, wanted_down=lately),
     )
     if wish.hold:
         return current, (), state
-    down = wish.down if wish.may_shrink else max(wish.down, current)
+    down = max(wanted for _, wanted in lately)
+    down = down if wish.may_shrink else max(down, current)
     steady = behavior.stabilized(current, wish.up, down, (past_up, past_down), window)
     slow = behavior.paced(current, steady.replicas, changes, now, policy.behavior)
     clamps = [*steady.clamps, *slow.clamps]
-    if down > wish.down and wish.down < current:
+    if not wish.may_shrink and wish.down < current:
         text = "requests wait: nothing is removed"
         clamps.insert(0, Clamp(name="RequestsWait", before=wish.down, after=down, message=text))
     replicas = slow.replicas

@@ -54,5 +54,7 @@ class Memory:
     """When a pod last came, went or was asked for."""
     episodes: tuple[float, ...] = ()
     """When, in the last hour, a queue longer than allowed began."""
+    wanted_down: tuple[tuple[float, int], ...] = ()
+    """(time, replicas) of what would have done, queues included."""
     wanted_up: tuple[tuple[float, int], ...] = ()
     """(time, replicas) of what was wanted at least: scaleUp's window looks at them."""

@@ -63,7 +63,7 @@ def spent(memory: Memory, policy: ScalingPolicy) -> float | None:
 
 
 def utilization(before: float, used: float | None, pressure: float | None, minutes: float) -> float:
-    """Return the share of its capacity up to which a replica is used, after so many steady minutes."""
+    """Return the share of its capacity up to which a replica is used, after so many more minutes."""
     if pressure is None or used is None:
         return before
     if pressure > 1.0:

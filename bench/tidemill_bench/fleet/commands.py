@@ -1,0 +1,92 @@
+"""The commands `simulate` and `replay`: their arguments, and what they print."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from tidemill_bench.fleet.replay import advisory, as_json, replay
+from tidemill_bench.fleet.replay import as_table as replay_table
+from tidemill_operator.autoscaling.load_json import RecordingError, header, read, to_line
+from tidemill_operator.errors import InvalidSpec
+from tidemill_operator.scaling_spec import parse_scaling
+
+
+def add_simulate(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `simulate`."""
+    parser.add_argument("--quick", action="store_true", help="some loads and settings: under a minute")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw attainment over GPU-hours (svg or png)"
+    )
+    parser.add_argument("--record", type=Path, metavar="FOLDER", help="write ours' loads, for `replay`")
+    parser.add_argument("--workers", type=int, default=1, help="processes; default 1")
+
+
+def add_replay(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `replay`."""
+    parser.add_argument("file", type=Path, help="recorded loads, one JSON object a line")
+    parser.add_argument(
+        "--scaling", type=Path, metavar="FILE", help="spec.scaling as JSON; default: the file's"
+    )
+
+
+def simulate(args: argparse.Namespace) -> dict[str, object]:
+    """Run the simulator, print its tables and return its figures."""
+    from tidemill_bench.fleet.report import as_table, write_plot  # noqa: PLC0415 - per command
+    from tidemill_bench.fleet.settings import FleetSettings  # noqa: PLC0415
+    from tidemill_bench.fleet.sweep import quick, whole  # noqa: PLC0415
+
+    settings = FleetSettings()
+    report = (quick if args.quick else whole)(settings, args.workers)
+    print(as_table(report))
+    if args.plot:
+        print(f"wrote {write_plot(report, args.plot)}")
+    if args.record:
+        for path in record(args.record, [p.load for p in report.ours]):
+            print(f"wrote {path}")
+    return report.as_json()
+
+
+def record(folder: Path, loads: list[str]) -> list[Path]:
+    """Run ours on some loads and write what it saw."""
+    from tidemill_bench.fleet.catalogue import held_out  # noqa: PLC0415 - per command
+    from tidemill_bench.fleet.fleet import Fleet  # noqa: PLC0415
+    from tidemill_bench.fleet.ours import Tidemill, policy_for  # noqa: PLC0415
+    from tidemill_bench.fleet.settings import FleetSettings  # noqa: PLC0415
+
+    folder.mkdir(parents=True, exist_ok=True)
+    settings, written = FleetSettings(), []
+    scaling = {
+        "minReplicas": settings.min_replicas,
+        "maxReplicas": settings.max_replicas,
+        "slo": {
+            "timeToFirstToken": f"{settings.slo.ttft_seconds * 1000:.0f}ms",
+            "interTokenLatency": f"{settings.slo.itl_seconds * 1000:.0f}ms",
+        },
+    }
+    for load in held_out():
+        if load.name not in loads:
+            continue
+        lines = [header(scaling)]
+        policy = Tidemill(policy_for(settings))
+        Fleet(load, policy, settings, on_load=lambda seen, kept=lines: kept.append(to_line(seen))).run()
+        path = folder / f"{load.name}.jsonl"
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        written.append(path)
+    return written
+
+
+def run_replay(parser: argparse.ArgumentParser, args: argparse.Namespace) -> dict[str, object]:
+    """Replay a recorded load, print the decisions and return the figures."""
+    try:
+        recording = read(args.file.read_text(encoding="utf-8").splitlines())
+        given = json.loads(args.scaling.read_text(encoding="utf-8")) if args.scaling else recording.scaling
+        policy = parse_scaling(given)
+    except (OSError, RecordingError, InvalidSpec, json.JSONDecodeError) as bad:
+        parser.error(str(bad))
+    if policy is None:
+        parser.error("the file does not say spec.scaling; give it with --scaling")
+    steps = replay(recording, advisory(policy))
+    print(replay_table(steps))
+    return as_json(steps)

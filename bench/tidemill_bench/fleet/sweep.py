@@ -1,0 +1,194 @@
+"""All policies, all settings, all loads: each policy's setting is chosen on one half, reported on the other.
+
+Every run is independent and deterministic, so the number of processes changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+
+from tidemill_bench.fleet import catalogue, roster
+from tidemill_bench.fleet.fleet import EngineKind, Fleet
+from tidemill_bench.fleet.loads import Load
+from tidemill_bench.fleet.score import Point, hours_for, is_on_front, mean, savings, tuned
+from tidemill_bench.fleet.settings import FleetSettings
+
+WANTED_ATTAINMENT = 0.95
+"""What a user would tune for: the percentile of the SLO."""
+QUICK_LOADS = ("constant", "steps", "long-prompts", "azure-code")
+CHOSEN = {
+    "hpa-kv": "target 20%, window 300 s",
+    "hpa-queue": "target 1, window 900 s",
+    "keda-tokens": "0.4 s, KV 35%, default pace",
+    "knative": "target 10, window 300 s",
+    "kubeai": "target 8, window 600 s",
+    "ray-serve": "target 12, delays 5 and 600 s",
+    "llm-d": "KV 40%, queue 3, spare 20%",
+    "dynamo": "targets x 0.25, sensitivity 80%",
+}
+"""What the whole sweep chooses on the tuning loads; `--quick` takes it from here."""
+QUICK_ALSO = {
+    "hpa-kv": "target 35%, window 300 s",
+    "keda-tokens": "0.8 s, KV 50%, default pace",
+    "knative": "target 16, window 300 s",
+    "ray-serve": "target 20, delays 30 and 600 s",
+    "llm-d": "KV 40%, queue 5, spare 10%",
+}
+"""A cheaper setting each, so that there is a curve."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One run."""
+
+    candidate: roster.Candidate
+    load: Load
+    settings: FleetSettings
+    engine: EngineKind = "quick"
+
+
+def run(job: Job) -> Point:
+    """Run one job."""
+    made = job.candidate.make(job.settings)
+    result = Fleet(job.load, made, job.settings, job.engine).run()
+    return Point(
+        policy=job.candidate.policy,
+        knobs=job.candidate.knobs,
+        load=job.load.name,
+        attainment=result.attainment,
+        gpu_hours=result.gpu_hours,
+        scale_events=result.num_scale_events,
+        largest_queue=result.largest_queue,
+        num_failed=result.num_failed,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Ours and every setting of the others on the loads that are reported, and which setting each was tuned to."""
+
+    ours: tuple[Point, ...]
+    others: tuple[Point, ...]
+    chosen: dict[str, str]
+    duration_seconds: float
+
+    @property
+    def policies(self) -> list[str]:
+        """Return the other policies."""
+        return list(self.chosen)
+
+    def tuned_points(self, load: str) -> list[Point]:
+        """Return the others on one load, each with the setting that it was tuned to."""
+        return [p for p in self.others if p.load == load and self.chosen[p.policy] == p.knobs]
+
+    def savings(self) -> dict[str, dict[str, float]]:
+        """Return what ours saves at equal attainment: by other policy, by load."""
+        curves = {policy: [p for p in self.others if p.policy == policy] for policy in self.policies}
+        return savings(self.ours, curves)
+
+    @property
+    def best_other(self) -> str:
+        """Return the policy over which ours saves least, on average over the loads."""
+        table = self.savings()
+        return min(table, key=lambda policy: mean(table[policy].values()))
+
+    @property
+    def gpu_hours_saving(self) -> float:
+        """Return what ours saves over the best other policy, on average over the loads, at equal attainment."""
+        return mean(self.savings()[self.best_other].values())
+
+    @property
+    def saving_over_all(self) -> float:
+        """Return the same over the best setting of any policy, chosen anew for each load with hindsight."""
+        table = self.savings()
+        return mean(min(table[policy][p.load] for policy in self.policies) for p in self.ours)
+
+    def is_reached(self, policy: str, load: str) -> bool:
+        """Say whether any of a policy's settings attains as much as ours."""
+        mine = next(p for p in self.ours if p.load == load)
+        curve = [p for p in self.others if p.policy == policy and p.load == load]
+        return hours_for(mine.attainment, curve).is_reached
+
+    def as_json(self) -> dict[str, object]:
+        """Return the object that the command prints last."""
+        return {
+            "held_out": {mine.load: self._load_json(mine) for mine in self.ours},
+            "gpu_hours_saving": round(self.gpu_hours_saving, 4),
+            "best_other": self.best_other,
+            "saving_with_hindsight": round(self.saving_over_all, 4),
+            "changes_an_hour_at_constant_load": self._constant_changes(),
+            "tuned": self.chosen,
+        }
+
+    def _load_json(self, mine: Point) -> dict[str, object]:
+        others = self.tuned_points(mine.load)
+        everything = [p for p in self.others if p.load == mine.load]
+        return {
+            "on_front": is_on_front(mine, others),
+            "on_front_of_all_settings": is_on_front(mine, everything),
+            "policies": {
+                p.policy: {
+                    "attainment": round(p.attainment, 4),
+                    "gpu_hours": round(p.gpu_hours, 3),
+                    "scale_events": p.scale_events,
+                    "largest_queue": p.largest_queue,
+                }
+                for p in (mine, *others)
+            },
+        }
+
+    def _constant_changes(self) -> float:
+        constant = [p for p in self.ours if p.load == "constant"]
+        return mean(p.scale_events for p in constant) * 3600.0 / self.duration_seconds
+
+
+def whole(settings: FleetSettings, workers: int = 1) -> Report:
+    """Tune on one half of the loads, report the other."""
+    others = roster.peers()
+    tuning = _runs(others, catalogue.tuning(), settings, workers)
+    chosen = {
+        policy: tuned([p for p in tuning if p.policy == policy], WANTED_ATTAINMENT)
+        for policy in dict.fromkeys(c.policy for c in others)
+    }
+    return _report(others, catalogue.held_out(), settings, chosen, workers)
+
+
+def quick(settings: FleetSettings, workers: int = 1) -> Report:
+    """Report some loads with the settings that the whole sweep chose, and a cheaper one of most."""
+    wanted = {(policy, knobs) for table in (CHOSEN, QUICK_ALSO) for policy, knobs in table.items()}
+    others = [c for c in roster.peers() if (c.policy, c.knobs) in wanted]
+    loads = [load for load in catalogue.held_out() if load.name in QUICK_LOADS]
+    return _report(others, loads, settings, dict(CHOSEN), workers)
+
+
+def _report(
+    others: list[roster.Candidate],
+    loads: list[Load],
+    settings: FleetSettings,
+    chosen: dict[str, str],
+    workers: int,
+) -> Report:
+    return Report(
+        ours=tuple(_runs([roster.ours()], loads, settings, workers)),
+        others=tuple(_runs(others, loads, settings, workers)),
+        chosen=chosen,
+        duration_seconds=loads[0].duration_seconds - loads[0].warmup_seconds,
+    )
+
+
+def _runs(
+    candidates: Sequence[roster.Candidate], loads: Sequence[Load], settings: FleetSettings, workers: int
+) -> list[Point]:
+    jobs = [Job(candidate=c, load=load, settings=settings) for c in candidates for load in loads]
+    return _mapped(run, jobs, workers)
+
+
+def _mapped(function: Callable[[Job], Point], jobs: Sequence[Job], workers: int) -> list[Point]:
+    count = min(workers, len(os.sched_getaffinity(0)), len(jobs))
+    if count <= 1:
+        return [function(job) for job in jobs]
+    with ProcessPoolExecutor(max_workers=count) as pool:
+        return list(pool.map(function, jobs, chunksize=4))
