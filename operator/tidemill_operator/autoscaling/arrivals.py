@@ -15,10 +15,13 @@ from tidemill_operator.autoscaling.memory import Arrivals
 LONG_SECONDS = 300.0
 SHORT_SECONDS = 60.0
 BURST_SECONDS = 15.0
+FALL_SECONDS = 60.0
 TREND_SECONDS = 240.0
-TREND_NOISE = 1.5
-NOISE = 2.0
+TREND_NOISE = 2.0
+NOISE = 1.0
 """Standard deviations that a rise must stand out by."""
+FALL_NOISE = 1.0
+"""The same of a fall, which costs less to follow too early."""
 REQUEST_VARIATION = 2.0
 """Variance of random arrivals' work over (count x mean squared): 1 for the count, about 1 for lengths."""
 MAX_GROWTH = 1.3
@@ -77,12 +80,12 @@ def _prompt_tokens(samples: Sequence[Arrivals], recent: Sequence[Arrivals]) -> f
 
 def _settled(recent: list[Arrivals], now: float, measured: float) -> float:
     """Return the rate of the last minutes, or of the last one where it has clearly fallen since."""
-    window = [s for s in recent if s.at > now - SHORT_SECONDS]
+    window = [s for s in recent if s.at > now - FALL_SECONDS]
     if not window:
         return measured
     seconds = _seconds(window)
     count = sum(s.requests for s in window)
-    highest = (count + NOISE * math.sqrt(REQUEST_VARIATION * max(1.0, count))) / seconds
+    highest = (count + FALL_NOISE * math.sqrt(REQUEST_VARIATION * max(1.0, count))) / seconds
     return min(measured, highest)
 
 

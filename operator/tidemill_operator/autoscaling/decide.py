@@ -29,7 +29,7 @@ from tidemill_operator.autoscaling.terms import Facts, all_terms
 
 DOWN_MARGIN = 1.1
 MAX_HISTORY = 5
-WINDOW_PER_STARTUP = 1.5
+WINDOW_PER_STARTUP = 1.0
 QUEUE_WINDOW = 60.0
 """What queues asked for is kept so long; what arrivals asked for, for the whole window."""
 SHORTEST_WINDOW, LONGEST_WINDOW = 60.0, 300.0

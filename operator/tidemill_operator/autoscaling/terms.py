@@ -18,8 +18,8 @@ from tidemill_operator.autoscaling.policy import ScalingPolicy
 OWN_PREFILL_SHARE, LEAST_SHARE = 0.7, 0.1
 """The TTFT budget is 0.7 of the SLO less the prompt's own prefill, at least 0.1 of the SLO."""
 
-TOLERANCE = 1.05
-"""A twentieth more than replicas should carry is no reason for one more."""
+TOLERANCE = 1.1
+"""A tenth more than replicas should carry is no reason for one more."""
 
 
 @dataclass(frozen=True, kw_only=True)
