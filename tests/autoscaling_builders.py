@@ -116,6 +116,7 @@ class Scenario:
         self.state = state or ScalingState()
         self.decisions: list[Decision] = []
         self.now = START
+        self.seen = make_load(0)
         self._requests = 0.0
 
     @property
@@ -126,7 +127,8 @@ class Scenario:
         """Let an interval pass with so many requests a second, and decide."""
         self.now += self.policy.interval_seconds
         self._requests += rate * self.policy.interval_seconds
-        decision = desired_replicas(self._at_now(load, prompt, output), self.policy, self.state, self.now)
+        self.seen = self._at_now(load, prompt, output)
+        decision = desired_replicas(self.seen, self.policy, self.state, self.now)
         self.state = decision.state
         self.decisions.append(decision)
         return decision

@@ -6,6 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
+from .fleet import commands as fleet_commands
 from .load import command as load_command
 from .load.client import LoadError
 

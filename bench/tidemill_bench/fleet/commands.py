@@ -9,6 +9,7 @@ from pathlib import Path
 from tidemill_bench.fleet.replay import advisory, as_json, replay
 from tidemill_bench.fleet.replay import as_table as replay_table
 from tidemill_operator.autoscaling.load_json import RecordingError, header, read, to_line
+from tidemill_operator.autoscaling.model import FleetLoad
 from tidemill_operator.errors import InvalidSpec
 from tidemill_operator.scaling_spec import parse_scaling
 
@@ -68,9 +69,9 @@ def record(folder: Path, loads: list[str]) -> list[Path]:
     for load in held_out():
         if load.name not in loads:
             continue
-        lines = [header(scaling)]
-        policy = Tidemill(policy_for(settings))
-        Fleet(load, policy, settings, on_load=lambda seen, kept=lines: kept.append(to_line(seen))).run()
+        seen: list[FleetLoad] = []
+        Fleet(load, Tidemill(policy_for(settings)), settings, on_load=seen.append).run()
+        lines = [header(scaling), *(to_line(one) for one in seen)]
         path = folder / f"{load.name}.jsonl"
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
         written.append(path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import pairwise
 
 from tidemill_operator.autoscaling.decide import desired_replicas
 from tidemill_operator.autoscaling.load_json import Recording
@@ -62,7 +63,7 @@ def as_table(steps: list[Step]) -> str:
 
 def as_json(steps: list[Step]) -> dict[str, object]:
     """Return the figures that the command prints last."""
-    pairs = zip(steps, steps[1:], strict=False)
+    pairs = pairwise(steps)
     return {
         "num_loads": len(steps),
         "num_changes": sum(a.decision.replicas != b.decision.replicas for a, b in pairs),

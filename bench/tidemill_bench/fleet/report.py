@@ -17,7 +17,7 @@ COLOURS = ("#4477aa", "#66ccee", "#228833", "#ccbb44", "#aa3377", "#bbbbbb", "#9
 def as_table(report: Report) -> str:
     """Return the figures of every policy on every load, and the savings."""
     lines = [
-        f"{'load':15} {'policy':12} {'attained':>8} {'GPU-hours':>9} {'changes':>7} {'queue':>6} {'failed':>6}"
+        f"{'load':18} {'policy':12} {'attained':>8} {'GPU-hours':>9} {'changes':>7} {'queue':>6} {'lost':>5}"
     ]
     for mine in report.ours:
         others = report.tuned_points(mine.load)
@@ -30,8 +30,8 @@ def as_table(report: Report) -> str:
 
 def _row(point: Point, is_marked: bool) -> str:
     return (
-        f"{point.load:15} {point.policy:12} {point.attainment:7.1%}{'*' if is_marked else ' '} "
-        f"{point.gpu_hours:9.2f} {point.scale_events:7d} {point.largest_queue:6d} {point.num_failed:6d}"
+        f"{point.load:18} {point.policy:12} {point.attainment:7.1%}{'*' if is_marked else ' '} "
+        f"{point.gpu_hours:9.2f} {point.scale_events:7d} {point.largest_queue:6d} {point.num_failed:5d}"
     )
 
 
@@ -40,15 +40,15 @@ def _savings(report: Report) -> list[str]:
     table = report.savings()
     loads = [p.load for p in report.ours]
     lines = [
-        "GPU-hours saved at our attainment, by lines between each policy's settings (+: it never attains as much)",
+        "GPU-hours saved at our attainment, by lines between settings (-: it never attains as much)",
         f"{'':12} " + " ".join(f"{load[:12]:>12}" for load in loads) + f" {'mean':>7}",
     ]
     for policy, row in table.items():
-        cells = [f"{row[load]:11.0%}{' ' if report.is_reached(policy, load) else '+'}" for load in loads]
+        cells = [f"{row[load]:12.0%}" if load in row else f"{'-':>12}" for load in loads]
         lines.append(f"{policy:12} " + " ".join(cells) + f" {mean(row.values()):7.1%}")
     lines.append(
         f"over the best of them, {report.best_other}: {report.gpu_hours_saving:.1%}; over the best setting "
-        f"of any for each load, with hindsight: {report.saving_over_all:.1%}"
+        f"of any for each load, with hindsight: {report.saving_with_hindsight:.1%}"
     )
     return lines
 

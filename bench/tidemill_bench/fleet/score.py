@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 SAME_ATTAINMENT = 0.0005
 SAME_HOURS = 0.0005
@@ -62,7 +63,7 @@ def hours_for(attainment: float, curve: Sequence[Point]) -> Cost:
     best = front(curve)
     if attainment <= best[0].attainment:
         return Cost(gpu_hours=best[0].gpu_hours, is_reached=True)
-    for low, high in zip(best, best[1:], strict=False):
+    for low, high in pairwise(best):
         if low.attainment < attainment <= high.attainment:
             share = (attainment - low.attainment) / (high.attainment - low.attainment)
             hours = low.gpu_hours + share * (high.gpu_hours - low.gpu_hours)
@@ -72,7 +73,7 @@ def hours_for(attainment: float, curve: Sequence[Point]) -> Cost:
 
 
 def tuned(points: Sequence[Point], wanted: float) -> str:
-    """Return the knobs that a user would choose: the cheapest that attain as much on average, else the best."""
+    """Return the knobs that a user would choose: the cheapest that attain as much, else the best."""
     by_knobs: dict[str, list[Point]] = {}
     for point in points:
         by_knobs.setdefault(point.knobs, []).append(point)
@@ -90,15 +91,17 @@ def tuned(points: Sequence[Point], wanted: float) -> str:
 
 
 def savings(ours: Sequence[Point], curves: dict[str, list[Point]]) -> dict[str, dict[str, float]]:
-    """Return, for each other policy and load, 1 less our GPU-hours over its own at our attainment."""
+    """Return, for each other policy and load, 1 less our GPU-hours over its own at our attainment.
+
+    A load on which none of a policy's settings attains as much is left out: nothing is equal there.
+    """
     table: dict[str, dict[str, float]] = {}
     for policy, points in curves.items():
-        table[policy] = {
-            point.load: 1.0
-            - point.gpu_hours
-            / hours_for(point.attainment, [p for p in points if p.load == point.load]).gpu_hours
-            for point in ours
-        }
+        row = table.setdefault(policy, {})
+        for mine in ours:
+            cost = hours_for(mine.attainment, [p for p in points if p.load == mine.load])
+            if cost.is_reached:
+                row[mine.load] = 1.0 - mine.gpu_hours / cost.gpu_hours
     return table
 
 

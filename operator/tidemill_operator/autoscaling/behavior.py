@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tidemill_operator.autoscaling.decision import Clamp
 from tidemill_operator.autoscaling.policy import Behavior, PacePolicy, ScalingRules
@@ -39,7 +40,7 @@ def windows(behavior: Behavior, default_down_seconds: float) -> Windows:
 
 
 def episodes(before: tuple[float, ...], now: float, *, is_over: bool) -> tuple[float, ...]:
-    """Note when a queue that is too long begins; what goes on, or comes back within minutes, is the same one."""
+    """Note when a queue that is too long begins; one that comes back within minutes is the same."""
     kept = tuple(at for at in before if at > now - 3600.0)
     if not is_over or (kept and now - kept[-1] < EPISODE_SECONDS):
         return kept
@@ -53,7 +54,7 @@ def recurring_window(times: tuple[float, ...], spent: float | None) -> float:
     """
     if len(times) < 2 or spent is None or spent <= 1.0:
         return 0.0
-    gap = (times[-1] - times[0]) / (len(times) - 1)
+    gap = max(b - a for a, b in pairwise(times))
     return min(LONGEST_RECURRENCE, RECURRENCE_MARGIN * gap)
 
 

@@ -42,7 +42,7 @@ class _Wish:
     up: int
     down: int
     lasting: int
-    """The part of `down` that does not come from a queue: queues go, the load that made them may come again."""
+    """The part of `down` that does not come from a queue: queues go, their load may come again."""
     reason: str
     message: str
     terms: tuple[Term, ...] = ()
@@ -118,7 +118,7 @@ def _wish(view: FleetView, facts: Facts, current: int) -> _Wish:
     return _Wish(
         up=up,
         down=down,
-        lasting=_lasting(down_terms, down),
+        lasting=_lasting((*up_terms, *down_terms), down),
         reason=best.signal,
         message=best.message,
         terms=up_terms,

@@ -1,4 +1,4 @@
-"""A recorded load: one `FleetLoad` a line, as JSON, from an operator or a simulator, for `tidemill-bench replay`.
+"""A recorded load: one `FleetLoad` a line, as JSON, for `tidemill-bench replay`.
 
 The first line may be `{"scaling": {...}}`: `spec.scaling` as it was. Every other line is the load's fields by
 their names. What has no bound is null, so that the file is plain JSON. No secret, address or prompt is in it.
