@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 from aiohttp import web
+from yarl import URL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +56,7 @@ class _Script:
 class ApiProxy:
     """One proxy; `url` is what its client is pointed at."""
 
-    def __init__(self, server: str, tls: ssl.SSLContext, seed: int = 0) -> None:
+    def __init__(self, server: str, tls: ssl.SSLContext | None, seed: int = 0) -> None:
         self._server = server
         self._tls = tls
         self._random = random.Random(seed)
@@ -92,7 +93,7 @@ class ApiProxy:
 
     async def _start(self) -> str:
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=self._tls, limit=0), auto_decompress=False
+            connector=aiohttp.TCPConnector(ssl=self._tls or True, limit=0), auto_decompress=False
         )
         app = web.Application(client_max_size=64 * 1024 * 1024)
         app.router.add_route("*", "/{path:.*}", self._handle)
@@ -167,9 +168,10 @@ class ApiProxy:
         assert self._session is not None
         headers = {k: v for k, v in request.headers.items() if k.lower() not in _NOT_PASSED_ON}
         patience = aiohttp.ClientTimeout(total=None)
-        url = f"{self._server}{request.raw_path}"
+        url = URL(f"{self._server}{request.raw_path}", encoded=True)
+        body = await request.read()
         async with self._session.request(
-            request.method, url, headers=headers, data=await request.read(), timeout=patience
+            request.method, url, headers=headers, data=body or None, timeout=patience
         ) as upstream:
             kept = {k: v for k, v in upstream.headers.items() if k.lower() not in _NOT_PASSED_ON}
             if not is_watch:
