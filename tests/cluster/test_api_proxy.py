@@ -43,8 +43,10 @@ def upstream() -> Upstream:
 async def server(upstream: Upstream) -> AsyncIterator[TestServer]:
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", upstream.handle)
-    async with TestServer(app) as started:
-        yield started
+    started = TestServer(app)
+    await started.start_server()
+    yield started
+    await started.close()
 
 
 @pytest.fixture

@@ -45,7 +45,13 @@ def hello_objects(image: str) -> list[dict[str, Any]]:
         "image": image,
         "command": ["python", "-c", SERVER],
         "readinessProbe": {"httpGet": {"port": 8000, "path": "/"}, "periodSeconds": 1},
-        "securityContext": {"readOnlyRootFilesystem": True, "runAsNonRoot": True},
+        "securityContext": {
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
         "resources": {"limits": {"nvidia.com/gpu": 1}},
     }
     backend = {"service": {"name": "web", "port": {"number": 80}}}
