@@ -224,6 +224,17 @@ def test_a_service_at_zero_wakes_for_held_requests_with_as_many_replicas_as_they
     assert (decision.replicas, decision.reason) == (1, "Activation")
 
 
+@pytest.mark.parametrize("num_starting", [1, 2, 3])
+def test_replicas_that_wake_count_for_the_held_requests_before_they_are_ready(num_starting: int) -> None:
+    policy = make_policy(min_replicas=0, scale_to_zero=TO_ZERO, queue_length_per_replica=1.0)
+    starting = tuple(
+        make_replica(n, is_ready=False, ready_since=None, figures=None) for n in range(num_starting)
+    )
+    held = make_load(0, replicas=starting, gateways=gateways(make_demand(held_requests=16)))
+    held = replace(held, current_replicas=num_starting)
+    assert desired_replicas(held, policy, ScalingState(), START).replicas == num_starting
+
+
 def test_a_service_at_zero_stays_there_while_nobody_asks() -> None:
     policy = make_policy(min_replicas=0, scale_to_zero=TO_ZERO)
     scenario = Scenario(policy)

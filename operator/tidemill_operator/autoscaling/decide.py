@@ -174,7 +174,7 @@ def _apply_rules(
     slow = behavior.paced(current, steady.replicas, changes, now, policy.behavior)
     clamps = [*steady.clamps, *slow.clamps]
     if not wish.may_shrink and wish.down < current:
-        text = "requests wait: nothing is removed"
+        text = "nothing is removed while requests wait, nor before arrivals were watched for a minute"
         clamps.insert(0, Clamp(name="RequestsWait", before=wish.down, after=down, message=text))
     replicas = slow.replicas
     floor = active(policy.schedules, now)
@@ -205,7 +205,7 @@ def _apply_zero(
     elif policy.scale_to_zero is not None and replicas <= 1 and not wish.hold:
         idle = zero.idleness(load, view, policy, state.last_request_time)
         if idle.may_go and floor is None:
-            return 0, clamps, replace(wish, up=0, down=0, reason="Idle", message=idle.message)
+            return 0, (), replace(wish, up=0, down=0, reason="Idle", message=idle.message)
         if replicas < 1:
             clamps = (*clamps, Clamp(name="Idle", before=replicas, after=1, message=idle.message))
             replicas = 1

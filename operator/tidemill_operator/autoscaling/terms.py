@@ -64,8 +64,11 @@ class Facts:
 
         None, whatever the figures promise, where the fleet is complete and the queue is not seen to fall.
         """
-        if self.capacity is None or self.rate is None or not self.is_falling:
+        if not self.is_falling:
             return 0.0
+        if self.capacity is None or self.rate is None:
+            coming = self.num_staying - self.num_ready
+            return coming * (self.concurrency + self.policy.queue_length_per_replica)
         spare = self.num_staying * self.capacity.requests_per_second - self.rate.expected
         return max(0.0, spare * self.startup_seconds)
 
