@@ -235,6 +235,15 @@ def test_replicas_that_wake_count_for_the_held_requests_before_they_are_ready(nu
     assert desired_replicas(held, policy, ScalingState(), START).replicas == num_starting
 
 
+def test_a_wish_from_before_the_service_went_to_zero_wakes_nothing() -> None:
+    policy = make_policy(min_replicas=0, scale_to_zero=TO_ZERO)
+    asked = make_load(0, activation_request_time=START - 20)
+    went_later = ScalingState(last_scale_time=START - 5)
+    assert desired_replicas(asked, policy, went_later, START).replicas == 0
+    went_before = ScalingState(last_scale_time=START - 60)
+    assert desired_replicas(asked, policy, went_before, START).replicas == 1
+
+
 def test_a_service_at_zero_stays_there_while_nobody_asks() -> None:
     policy = make_policy(min_replicas=0, scale_to_zero=TO_ZERO)
     scenario = Scenario(policy)

@@ -197,9 +197,11 @@ def _apply_zero(
     current = max(view.num_staying, load.current_replicas - len(view.draining))
     floor = active(policy.schedules, load.at)
     if current == 0:
-        woken = zero.wake(load, view, policy, state.learned.concurrency or DEFAULT_CONCURRENCY)
+        concurrency = state.learned.concurrency or DEFAULT_CONCURRENCY
+        woken = zero.wake(load, view, policy, concurrency, state.last_scale_time)
         if woken:
             text = f"{view.held_requests} requests are held for a service at zero"
+            text = text if view.held_requests else "a gateway asks for a service at zero"
             wish = replace(wish, up=woken, down=woken, reason="Activation", message=text, hold="")
             replicas = max(replicas, woken)
     elif policy.scale_to_zero is not None and replicas <= 1 and not wish.hold:

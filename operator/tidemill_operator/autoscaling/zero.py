@@ -19,11 +19,14 @@ class Idleness:
     seconds_left: float = 0.0
 
 
-def wake(load: FleetLoad, view: FleetView, policy: ScalingPolicy, concurrency: float) -> int:
-    """Return how many replicas a service at zero needs; 0: nobody asked."""
+def wake(
+    load: FleetLoad, view: FleetView, policy: ScalingPolicy, concurrency: float, at_zero_since: float | None
+) -> int:
+    """Return how many replicas a service at zero needs; 0: nobody has asked since it went there."""
     asked = load.activation_request_time
     timeout = policy.scale_to_zero.activation_timeout_seconds if policy.scale_to_zero else 0.0
-    is_asked = asked is not None and load.at - asked <= timeout
+    is_new = asked is not None and (at_zero_since is None or asked > at_zero_since)
+    is_asked = is_new and asked is not None and load.at - asked <= timeout
     if view.held_requests == 0 and not is_asked:
         return 0
     return min(policy.max_replicas, max(1, math.ceil(view.held_requests / max(1.0, concurrency))))
