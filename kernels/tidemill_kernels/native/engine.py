@@ -25,6 +25,7 @@ NUM_BUCKETS = 9
 SECTIONS = ("embed", "norm", "qkv", "rope", "attention", "out", "gate_up", "down", "head")
 LARGEST_GROUP = 32
 """Query heads that may share a key/value head."""
+LARGEST_HEAD_DIM = 512
 WHOLE_MODEL = -1
 
 
@@ -87,6 +88,8 @@ class NativeEngine:
     def __init__(self, library: ctypes.CDLL, shape: EngineShape, num_threads: int) -> None:
         if shape.num_heads // shape.num_kv_heads > LARGEST_GROUP:
             raise ValueError(f"at most {LARGEST_GROUP} query heads may share a key/value head")
+        if shape.head_dim > LARGEST_HEAD_DIM:
+            raise ValueError(f"a head may have at most {LARGEST_HEAD_DIM} numbers, not {shape.head_dim}")
         self.shape = shape
         self._library = library
         config = ModelConfig(

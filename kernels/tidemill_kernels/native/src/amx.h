@@ -23,6 +23,9 @@ inline bool request_amx() {
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
+// Make the compiler finish its stores here: it does not know that tile instructions read and write memory.
+inline void order_memory(const void* address) { asm volatile("" : : "r"(address) : "memory"); }
+
 // While one lives, its thread's eight tiles are 16 rows of 64 bytes.
 struct TileScope {
   TileScope() {
@@ -31,6 +34,7 @@ struct TileScope {
       uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
       uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
     } config;
+    order_memory(&config);
     _tile_loadconfig(&config);
   }
   ~TileScope() { _tile_release(); }
@@ -44,6 +48,7 @@ inline void multiply_tiles(const void* rows, int64_t row_stride, const Columns& 
   const uint8_t* a0 = static_cast<const uint8_t*>(rows);
   const uint8_t* a1 = a0 + 16 * row_stride;
   uint8_t* to = static_cast<uint8_t*>(out);
+  order_memory(rows);
   if (IS_ADDED) {
     _tile_loadd(0, to, out_stride);
     _tile_loadd(1, to + 64, out_stride);
@@ -90,6 +95,7 @@ inline void multiply_tiles(const void* rows, int64_t row_stride, const Columns& 
     _tile_stored(2, to + 16 * out_stride, out_stride);
     _tile_stored(3, to + 16 * out_stride + 64, out_stride);
   }
+  order_memory(out);
 }
 
 // The same for any number of rows, 32 at a time; memory must hold whole tiles of rows.

@@ -52,8 +52,14 @@ inline void score_tiles(const SequenceCache& cache, int64_t head, int64_t first_
     bool has_second = tile + 1 < tiles;
     const uint8_t* units[2] = {tile_at(tile), tile_at(has_second ? tile + 1 : tile)};
     float* to = scratch.scores.data() + tile * kTile;
-    if (tile + 2 < tiles) {
-      for (int64_t line = 0; line < dim / 2; line++) prefetch_l1(tile_at(tile + 2) + line * 64);
+    // The values are wanted as soon as the weights are known: they are on their way meanwhile.
+    for (int64_t ahead = tile; ahead < std::min(tile + 2, tiles); ahead++) {
+      const uint8_t* values = (const uint8_t*)(cache.values + cache.tile_offset(head, first_tile + ahead));
+      for (int64_t line = 0; line < dim / 2; line++) prefetch_l2(values + line * 64);
+    }
+    for (int64_t ahead = tile + 4; ahead < std::min(tile + 6, tiles); ahead++) {
+      const uint8_t* keys = tile_at(ahead);
+      for (int64_t line = 0; line < dim / 2; line++) prefetch_l1(keys + line * 64);
     }
 #if defined(TIDEMILL_AMX)
     if (with_tiles) {
@@ -179,7 +185,7 @@ inline void attend(const SequenceCache& cache, int64_t head, const QueryRow* row
   scratch.reserve(dim);
   for (int64_t r = 0; r < count; r++) {
     bf16* to = scratch.query.data() + r * dim;
-    for (int64_t i = 0; i < shape.head_dim; i++) to[i] = to_bf16(rows[r].query[i]);
+    store_row_bf16(to, rows[r].query, shape.head_dim);
     for (int64_t i = shape.head_dim; i < dim; i++) to[i] = 0;
     first = std::min(first, rows[r].first);
     last = std::max(last, rows[r].last);

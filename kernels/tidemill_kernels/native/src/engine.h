@@ -223,10 +223,13 @@ class Engine {
       rotate(qkv + head * dim, cosine, sine, dim / 2);
     }
     int64_t block = batch.blocks(sequence_of_[token])[position / cache.block_size], slot = position % cache.block_size;
+    alignas(64) bf16 key[kMostHeadDim], value[kMostHeadDim];
     for (int64_t head = 0; head < config.num_kv_heads; head++) {
       int64_t at = block * cache.block_elements() + head * cache.head_elements();
-      write_key(cache, step.keys[index] + at, slot, qkv + model.query_size() + head * dim);
-      write_value(cache, step.values[index] + at, slot, qkv + model.query_size() + model.kv_size() + head * dim);
+      store_row_bf16(key, qkv + model.query_size() + head * dim, dim);
+      store_row_bf16(value, qkv + model.query_size() + model.kv_size() + head * dim, dim);
+      write_key(cache, step.keys[index] + at, slot, key);
+      write_value(cache, step.values[index] + at, slot, value);
     }
   }
 
@@ -259,7 +262,7 @@ class Engine {
       }
       for (int64_t g = 0; g < group(); g++) rows[count++] = {query_of(token, head * group() + g), first, last};
     }
-    attend(cache, head, rows, count, has_tiles_ && count >= 8, scratch);
+    attend(cache, head, rows, count, has_tiles_, scratch);
     for (int64_t r = 0; r < count; r++) {
       int32_t member = (int32_t)(r / group());
       int32_t sequence = piece.kind == Piece::kShared ? plan_.order[piece.sequence + member] : piece.sequence;
@@ -280,14 +283,14 @@ class Engine {
 
   void write_attended(int64_t token, int64_t head, const float* sums, float factor) {
     bf16* to = attended_.data() + token * attended_stride() + head * model.config.head_dim;
-    for (int64_t i = 0; i < model.config.head_dim; i++) to[i] = to_bf16(sums[i] * factor);
+    store_row_bf16(to, sums, model.config.head_dim, factor);
   }
 
   // Put together the parts of one decode: sums weighed by how their maxima differ.
   void join_parts(const Sequences& batch, int64_t sequence) {
     int64_t first = plan_.first_part[sequence], last = plan_.first_part[sequence + 1], heads = model.config.num_heads;
     if (first == last) return;
-    alignas(64) float sums[512];
+    alignas(64) float sums[kMostHeadDim];
     for (int64_t head = 0; head < heads; head++) {
       float most = kLowest, total = 0;
       auto part_of = [&](int64_t part) { return parts_.data() + (part * heads + head) * part_stride(); };

@@ -11,6 +11,7 @@
 namespace tidemill {
 
 inline constexpr int kTile = 16;
+inline constexpr int kMostHeadDim = 512;
 
 struct CacheShape {
   int64_t block_size, num_kv_heads, head_dim;
@@ -23,17 +24,15 @@ struct CacheShape {
   int64_t tile_tokens() const { return block_size < kTile ? block_size : kTile; }
 };
 
-inline void write_key(const CacheShape& shape, bf16* block_head, int64_t slot, const float* key) {
+// Key and value as bf16, `head_dim` each.
+inline void write_key(const CacheShape& shape, bf16* block_head, int64_t slot, const bf16* key) {
   bf16* to = block_head + slot / kTile * (kTile * shape.padded_dim()) + slot % kTile * 2;
-  for (int64_t i = 0; i < shape.head_dim; i += 2) {
-    to[i * kTile] = to_bf16(key[i]);
-    to[i * kTile + 1] = to_bf16(key[i + 1]);
-  }
+  for (int64_t i = 0; i < shape.head_dim; i += 2) std::memcpy(to + i * kTile, key + i, 2 * sizeof(bf16));
 }
 
-inline void write_value(const CacheShape& shape, bf16* block_head, int64_t slot, const float* value) {
+inline void write_value(const CacheShape& shape, bf16* block_head, int64_t slot, const bf16* value) {
   bf16* to = block_head + slot / 2 * (2 * shape.padded_dim()) + slot % 2;
-  for (int64_t i = 0; i < shape.head_dim; i++) to[i * 2] = to_bf16(value[i]);
+  for (int64_t i = 0; i < shape.head_dim; i++) to[i * 2] = value[i];
 }
 
 // One layer's cache and one sequence's way through it.

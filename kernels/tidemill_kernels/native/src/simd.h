@@ -55,12 +55,13 @@ inline float to_float(bf16 value) {
   return wide;
 }
 
-// Round to the nearest bf16, ties to even; NaN stays NaN.
+// Round to the nearest bf16, ties to even; NaN stays NaN. Without branches, so that loops over it become vectors.
 inline bf16 to_bf16(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, 4);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return (bf16)((bits >> 16) | 0x40);
-  return (bf16)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+  uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  uint32_t quiet = (bits >> 16) | 0x40;
+  return (bf16)((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
 }
 
 inline void store_bf16(bf16* to, VF value) {
@@ -73,6 +74,13 @@ inline void store_bf16(bf16* to, VF value) {
   rounded = (bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded;
   store(to, __builtin_convertvector(rounded, VH));
 #endif
+}
+
+// Write `size` floats times a factor as bf16.
+inline void store_row_bf16(bf16* to, const float* from, int64_t size, float factor = 1.0f) {
+  int64_t i = 0;
+  for (; i + kLanes <= size; i += kLanes) store_bf16(to + i, load<VF>(from + i) * factor);
+  for (; i < size; i++) to[i] = to_bf16(from[i] * factor);
 }
 
 // IEEE halves, for the scales of int4 groups.
