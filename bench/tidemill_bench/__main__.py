@@ -25,6 +25,7 @@ def main() -> None:
     _add_step(commands)
     _add_gateway(commands)
     _add_scrape(commands)
+    _add_accuracy(commands)
     args = parser.parse_args()
     run = {
         "load": _load,
@@ -38,6 +39,7 @@ def main() -> None:
         "step": _step,
         "gateway": _gateway,
         "scrape": _scrape,
+        "accuracy": _accuracy,
     }[args.command]
     raise SystemExit(run(parser, args))
 
@@ -139,6 +141,21 @@ def _add_scrape(commands: Commands[argparse.ArgumentParser]) -> None:
     scrape.add_argument("--interval", type=float, default=5.0, metavar="SECONDS")
     scrape.add_argument("--rounds", type=_positive, default=6)
     _add_json(scrape)
+
+
+def _add_accuracy(commands: Commands[argparse.ArgumentParser]) -> None:
+    from .accuracy.command import TEXT  # noqa: PLC0415 - per command
+
+    accuracy = commands.add_parser("accuracy", help="compare number formats on a text")
+    accuracy.add_argument("--model", default="builtin://smollm2-135m", help="URI of the model")
+    accuracy.add_argument("--text", type=Path, default=TEXT, metavar="FILE")
+    accuracy.add_argument(
+        "--float32",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="compare with torch in float32 (default), else with bfloat16",
+    )
+    _add_json(accuracy)
 
 
 def _add_json(parser: argparse.ArgumentParser) -> None:
@@ -250,6 +267,17 @@ def _race(_parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     from .race.command import run  # noqa: PLC0415 - per command
 
     _print_json(run(args), args.json)
+    return 0
+
+
+def _accuracy(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
+    from .accuracy.command import run  # noqa: PLC0415 - per command
+
+    try:
+        figures = run(args)
+    except (ValueError, OSError) as bad:
+        parser.error(str(bad))
+    _print_json(figures, args.json)
     return 0
 
 

@@ -79,7 +79,7 @@ def load_native_runner(
     started = time.monotonic()
     source = open_weights(find_model_path(uri))
     max_model_len = choose_max_model_len(config.model.max_model_len, source.config.max_model_len)
-    engine = _load_engine(source, config, library, max_model_len, report)
+    engine = load_engine(source, config, library, max_model_len, report)
     logger.info("weights in place after %.1f s", time.monotonic() - started)
     tune(engine, library)
     warm_up(engine, config, max_model_len)
@@ -107,7 +107,7 @@ def load_native_runner(
     return NativeRunner(engine, info, num_rows=config.scheduler.max_num_seqs)
 
 
-def _load_engine(
+def load_engine(
     source: WeightSource, config: CoreConfig, library: Path, max_model_len: int, report: ReportProgress
 ) -> NativeEngine:
     """Make the engine and fill it."""
