@@ -38,6 +38,12 @@ COPY --from=wheel /wheels /wheels
 RUN /usr/local/bin/python -m pip --python /opt/tidemill/bin/python install --no-cache-dir --no-deps --quiet \
     --root-user-action=ignore /wheels/*.whl
 
+# The C++ kernels for every CPU of this kind, so that none is compiled where the engine runs. Needs no dependency.
+FROM application AS kernels
+RUN apt-get update -qq && apt-get install -qq --yes --no-install-recommends g++ > /dev/null \
+    && rm -rf /var/lib/apt/lists/*
+RUN cd /opt/tidemill/lib/python3*/site-packages && /usr/local/bin/python -m tidemill_kernels.native
+
 FROM base AS operator-dependencies
 COPY --from=requirements /requirements/operator.txt /requirements/gateway.txt /opt/tidemill/requirements/
 RUN /usr/local/bin/python -m pip install --no-cache-dir --quiet --root-user-action=ignore --target /tmp/uv uv \

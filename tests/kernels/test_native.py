@@ -9,16 +9,18 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tidemill_kernels.native import (
+from tidemill_kernels.native.build import find_library
+from tidemill_kernels.native.cpu import KernelPath, supported_paths
+from tidemill_kernels.native.engine import (
+    MATRIX_KINDS,
+    NUM_BUCKETS,
+    Array,
     EngineShape,
-    KernelPath,
     NativeEngine,
+    Part,
     StepArrays,
-    find_library,
-    load_library,
-    supported_paths,
 )
-from tidemill_kernels.native.engine import MATRIX_KINDS, NUM_BUCKETS, Array, Part
+from tidemill_kernels.native.library import load_library
 
 Floats = npt.NDArray[np.float64]
 SHAPE = EngineShape(

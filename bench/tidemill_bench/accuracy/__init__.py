@@ -1,1 +1,1 @@
-"""What whole numbers instead of bfloat16 cost: perplexity and greedy agreement on a text in the public domain."""
+"""What whole numbers cost beside bfloat16: perplexity and greedy agreement on a text."""

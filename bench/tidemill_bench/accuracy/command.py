@@ -13,7 +13,7 @@ from tidemill_engine.model_uri import BuiltinModel, FileModel, find_model_path, 
 from tidemill_engine.models.weights import open_weights
 from tidemill_engine.runner.native_cpu import NativeCache, find_kernels, load_engine
 from tidemill_engine.tokenizer.load import load_tokenizer
-from tidemill_kernels.native import StepArrays
+from tidemill_kernels.native.engine import StepArrays
 
 from .measures import Accuracy, compare
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tidemill_engine.errors import ModelLoadError
-from tidemill_kernels.native import EngineShape, NativeEngine
-from tidemill_kernels.native.engine import Array, Part
+from tidemill_kernels.native.engine import Array, EngineShape, NativeEngine, Part
 
 if TYPE_CHECKING:
     from collections.abc import Callable

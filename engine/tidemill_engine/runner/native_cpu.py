@@ -21,15 +21,10 @@ from tidemill_engine.runner import machine
 from tidemill_engine.runner.base import RunnerInfo
 from tidemill_engine.runner.cpu import BlockCopies, Computed, CpuRunner
 from tidemill_engine.runner.memory import choose_cache_size, choose_max_model_len, keep_freed_memory
-from tidemill_kernels.native import (
-    CompilerMissingError,
-    NativeEngine,
-    StepArrays,
-    best_path,
-    find_library,
-    load_library,
-)
-from tidemill_kernels.native.library import Draw
+from tidemill_kernels.native.build import CompilerMissingError, find_library
+from tidemill_kernels.native.cpu import best_path
+from tidemill_kernels.native.engine import NativeEngine, StepArrays
+from tidemill_kernels.native.library import Draw, load_library
 from tidemill_kernels.native.tuning import tune
 
 if TYPE_CHECKING:
