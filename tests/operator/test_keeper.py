@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -337,9 +338,16 @@ def test_status_stays_small_after_a_restless_day() -> None:
     decide.state = replace(
         STATE, history=(entry,) * 5, changes=tuple((NOON + n, n % 5 - 2) for n in range(500))
     )
+    decide.terms = (Term(signal="TimeToFirstToken", replicas=3, message="m" * 500),) * 5
+    decide.clamps = (Clamp(name="ScaleDownPace", before=9, after=8, message="m" * 500),) * 4
+    decide.findings = tuple(
+        Finding(condition=kind, status="False", reason="R" * 20, message="m" * 900)
+        for kind in ("MetricsAvailable", "ScalingActive", "ScalingLimited", "SLOMet")
+    )
     keeper = make_keeper(decide)
     keeper.decide(NOON)
-    assert len(str(keeper.view.status)) < 5000
+    said = sum(len(condition.message) for condition in keeper.view.conditions)
+    assert len(json.dumps(dict(keeper.view.status))) + said < 6000
 
 
 def violations(value: Any, schema: dict[str, Any], path: str = "status.scaling") -> list[str]:

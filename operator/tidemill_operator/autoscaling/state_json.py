@@ -13,8 +13,8 @@ from typing import Any, Final
 from tidemill_operator.autoscaling.decision import HistoryEntry, Learned, ScalingState
 
 MAX_HISTORY: Final = 5
-MAX_MESSAGE_CHARS: Final = 160
-MAX_MOMENTS: Final = 64
+MAX_MESSAGE_CHARS: Final = 120
+MAX_MOMENTS: Final = 32
 """Of the windows' moments the newest are kept: status must stay small."""
 STATE_FIELDS: Final = frozenset(
     {"learned", "history", "recommendations", "changes", "lastScaleTime", "lastRequestTime"}

@@ -14,9 +14,9 @@ from tidemill_operator.conditions import SCALING_CONDITIONS, Condition
 
 Raw = Mapping[str, Any]
 
-MAX_MESSAGE_CHARS: Final = 512
-MAX_DETAIL_CHARS: Final = 160
-MAX_ENTRIES: Final = 12
+MAX_MESSAGE_CHARS: Final = 300
+MAX_DETAIL_CHARS: Final = 120
+MAX_ENTRIES: Final = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,7 @@ def conditions_of(decision: Decision) -> tuple[Condition, ...]:
             is_true=finding.status == "True",
             is_unknown=finding.status == "Unknown",
             reason=finding.reason,
-            message=finding.message,
+            message=finding.message[:MAX_MESSAGE_CHARS],
         )
         for finding in decision.findings
     )
