@@ -35,6 +35,16 @@ def test_a_prompt_longer_than_the_budget_is_computed_in_chunks_and_only_the_last
     assert [len(step.logit_rows) for step in harness.steps] == [0, 0, 1]
 
 
+def test_prompt_tokens_still_to_compute_are_those_waiting_and_those_under_way() -> None:
+    harness = make_harness(max_num_batched_tokens=16)
+    harness.add(make_request("a", prompt_len=40, max_tokens=1))
+    left = [harness.scheduler.stats().waiting_prompt_tokens]
+    for _ in range(3):
+        harness.step()
+        left.append(harness.scheduler.stats().waiting_prompt_tokens)
+    assert left == [40, 24, 8, 0]
+
+
 def test_decodes_come_first_and_a_chunk_fills_the_rest_of_the_budget() -> None:
     harness = make_harness(max_num_batched_tokens=16)
     harness.add(make_request("a", prompt_len=4, max_tokens=10))

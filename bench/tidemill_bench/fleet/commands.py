@@ -21,6 +21,12 @@ def add_simulate(parser: argparse.ArgumentParser) -> None:
         "--plot", type=Path, metavar="FILE", help="draw attainment over GPU-hours (svg or png)"
     )
     parser.add_argument("--record", type=Path, metavar="FOLDER", help="write ours' loads, for `replay`")
+    parser.add_argument(
+        "--replicas",
+        choices=["quick", "scheduler"],
+        default="quick",
+        help="quick: the same rules in leaps; scheduler: the engine's own scheduler, a hundred times slower",
+    )
     parser.add_argument("--workers", type=int, default=1, help="processes; default 1")
 
 
@@ -36,10 +42,10 @@ def simulate(args: argparse.Namespace) -> dict[str, object]:
     """Run the simulator, print its tables and return its figures."""
     from tidemill_bench.fleet.report import as_table, write_plot  # noqa: PLC0415 - per command
     from tidemill_bench.fleet.settings import FleetSettings  # noqa: PLC0415
-    from tidemill_bench.fleet.sweep import quick, whole  # noqa: PLC0415
+    from tidemill_bench.fleet.sweep import Options, quick, whole  # noqa: PLC0415
 
-    settings = FleetSettings()
-    report = (quick if args.quick else whole)(settings, args.workers)
+    options = Options(settings=FleetSettings(), engine=args.replicas, workers=args.workers)
+    report = (quick if args.quick else whole)(options)
     print(as_table(report))
     if args.plot:
         print(f"wrote {write_plot(report, args.plot)}")

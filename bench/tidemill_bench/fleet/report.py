@@ -59,6 +59,7 @@ def write_plot(report: Report, path: Path) -> Path:
 
     mpl.use("svg" if path.suffix == ".svg" else "agg")
     mpl.rcParams["svg.hashsalt"] = "tidemill"
+    mpl.rcParams["svg.fonttype"] = "none"
     from matplotlib import pyplot as plt  # noqa: PLC0415
 
     columns = 3

@@ -145,45 +145,52 @@ class Report:
         return mean(p.scale_events for p in constant) * 3600.0 / self.duration_seconds
 
 
-def whole(settings: FleetSettings, workers: int = 1) -> Report:
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How to run: `engine` is what replicas are made of."""
+
+    settings: FleetSettings
+    engine: EngineKind = "quick"
+    workers: int = 1
+
+
+def whole(options: Options) -> Report:
     """Tune on one half of the loads, report the other."""
     others = roster.peers()
-    tuning = _runs(others, catalogue.tuning(), settings, workers)
+    tuning = _runs(others, catalogue.tuning(), options)
     chosen = {
         policy: tuned([p for p in tuning if p.policy == policy], WANTED_ATTAINMENT)
         for policy in dict.fromkeys(c.policy for c in others)
     }
-    return _report(others, catalogue.held_out(), settings, chosen, workers)
+    return _report(others, catalogue.held_out(), chosen, options)
 
 
-def quick(settings: FleetSettings, workers: int = 1) -> Report:
+def quick(options: Options) -> Report:
     """Report some loads with the settings that the whole sweep chose, and a cheaper one of most."""
     wanted = {(policy, knobs) for table in (CHOSEN, QUICK_ALSO) for policy, knobs in table.items()}
     others = [c for c in roster.peers() if (c.policy, c.knobs) in wanted]
     loads = [load for load in catalogue.held_out() if load.name in QUICK_LOADS]
-    return _report(others, loads, settings, dict(CHOSEN), workers)
+    return _report(others, loads, dict(CHOSEN), options)
 
 
 def _report(
-    others: list[roster.Candidate],
-    loads: list[Load],
-    settings: FleetSettings,
-    chosen: dict[str, str],
-    workers: int,
+    others: list[roster.Candidate], loads: list[Load], chosen: dict[str, str], options: Options
 ) -> Report:
     return Report(
-        ours=tuple(_runs([roster.ours()], loads, settings, workers)),
-        others=tuple(_runs(others, loads, settings, workers)),
+        ours=tuple(_runs([roster.ours()], loads, options)),
+        others=tuple(_runs(others, loads, options)),
         chosen=chosen,
         duration_seconds=loads[0].duration_seconds - loads[0].warmup_seconds,
     )
 
 
-def _runs(
-    candidates: Sequence[roster.Candidate], loads: Sequence[Load], settings: FleetSettings, workers: int
-) -> list[Point]:
-    jobs = [Job(candidate=c, load=load, settings=settings) for c in candidates for load in loads]
-    return _mapped(run, jobs, workers)
+def _runs(candidates: Sequence[roster.Candidate], loads: Sequence[Load], options: Options) -> list[Point]:
+    jobs = [
+        Job(candidate=c, load=load, settings=options.settings, engine=options.engine)
+        for c in candidates
+        for load in loads
+    ]
+    return _mapped(run, jobs, options.workers)
 
 
 def _mapped(function: Callable[[Job], Point], jobs: Sequence[Job], workers: int) -> list[Point]:

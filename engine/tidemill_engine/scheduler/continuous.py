@@ -181,7 +181,7 @@ class ContinuousScheduler:
             num_preemptions=self._preemptor.num_preemptions,
             prompt_tokens=self._outcomes.prompt_tokens,
             generation_tokens=self._outcomes.generation_tokens,
-            waiting_prompt_tokens=self._queue.num_tokens,
+            waiting_prompt_tokens=self._queue.num_tokens + self._num_tokens_under_way(),
             is_admission_open=self._gate.is_open,
             prefix_queries_tokens=self._sharing.queries_tokens,
             prefix_hits_tokens=self._sharing.hits_tokens,
@@ -193,6 +193,11 @@ class ContinuousScheduler:
             effective_batch_tokens=self._chunks.effective_tokens,
             padding_tokens=self._num_padding_tokens,
         )
+
+    def _num_tokens_under_way(self) -> int:
+        """Return how many tokens of running prompts are still to compute."""
+        rows = self._rows.prefilling()
+        return int((self._rows.num_tokens[rows] - self._rows.num_computed_tokens[rows]).sum())
 
     def wait_seconds(self, _now: float) -> float:
         """Return that nobody is held back on purpose."""

@@ -1,0 +1,195 @@
+"""Pace, windows, schedules, percentiles, arrivals and capacity: the parts that decisions are made of."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoscaling_builders import STEP_TIMES, make_policy
+from tidemill_operator.autoscaling import behavior
+from tidemill_operator.autoscaling.arrivals import arrival_rate
+from tidemill_operator.autoscaling.capacity import Limits, Work, by_speeds, by_step_times
+from tidemill_operator.autoscaling.memory import Arrivals, LatencyWindow
+from tidemill_operator.autoscaling.percentiles import percentile, share_within
+from tidemill_operator.autoscaling.policy import Behavior, PacePolicy, ScalingRules, Schedule
+from tidemill_operator.autoscaling.schedules import active, latest_start, parse_cron
+
+BOUNDS = (0.1, 0.5, 1.0, math.inf)
+CHAT = Work(prompt=1100.0, uncached=1100.0, output=210.0)
+LIMITS = Limits(max_num_seqs=48.0, capacity_tokens=64_000.0)
+
+
+def unix(text: str) -> float:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+
+
+def schedule(cron: str, *, timezone: str = "UTC", hours: float = 1.0, replicas: int = 3) -> Schedule:
+    return Schedule(
+        name="s", timezone=timezone, cron=cron, duration_seconds=hours * 3600, min_replicas=replicas
+    )
+
+
+@pytest.mark.parametrize(
+    ("policies", "select", "current", "wanted", "allowed"),
+    [
+        ([("Pods", 2, 60)], "Max", 4, 20, 6),
+        ([("Percent", 100, 60)], "Max", 4, 20, 8),
+        ([("Pods", 2, 60), ("Percent", 100, 60)], "Max", 4, 20, 8),
+        ([("Pods", 2, 60), ("Percent", 100, 60)], "Min", 4, 20, 6),
+        ([("Percent", 10, 60)], "Max", 4, 20, 5),
+        ([("Pods", 2, 60)], "Max", 9, 1, 7),
+        ([("Percent", 50, 60)], "Max", 9, 1, 4),
+        ([("Pods", 2, 60), ("Percent", 50, 60)], "Max", 9, 1, 4),
+        ([("Pods", 2, 60), ("Percent", 50, 60)], "Min", 9, 1, 7),
+        ([], "Disabled", 4, 20, 4),
+        ([], "Max", 4, 20, 20),
+    ],
+)
+def test_pace_follows_the_policies_of_autoscaling_v2(
+    policies: list[tuple[str, int, int]], select: str, current: int, wanted: int, allowed: int
+) -> None:
+    rules = ScalingRules(
+        select_policy=select,  # type: ignore[arg-type]
+        policies=tuple(PacePolicy(kind=k, value=v, period_seconds=p) for k, v, p in policies),  # type: ignore[arg-type]
+    )
+    both = Behavior(scale_up=rules, scale_down=rules)
+    assert behavior.paced(current, wanted, (), 0.0, both).replicas == allowed
+
+
+def test_changes_within_the_period_use_up_the_pace() -> None:
+    rules = ScalingRules(policies=(PacePolicy(kind="Pods", value=3, period_seconds=60),))
+    both = Behavior(scale_up=rules)
+    assert behavior.paced(6, 20, ((90.0, 2),), 100.0, both).replicas == 7
+    assert behavior.paced(6, 20, ((30.0, 2),), 100.0, both).replicas == 9
+
+
+@given(values=st.lists(st.integers(1, 9), min_size=1, max_size=40), current=st.integers(1, 9))
+def test_a_window_never_goes_below_what_was_wanted_in_it_nor_beyond_what_is_wanted_now(
+    values: list[int], current: int
+) -> None:
+    moments: behavior.Moments = ()
+    for at, value in enumerate(values):
+        moments = behavior.remember(moments, float(at), value, 1000.0)
+    window = behavior.Windows(up=0.0, down=1000.0)
+    after = behavior.stabilized(current, values[-1], values[-1], (moments, moments), window).replicas
+    assert min(current, values[-1]) <= after <= max(current, values[-1])
+    if after < current:
+        assert after >= max(values)
+
+
+def test_bursts_that_come_again_are_waited_for_while_too_many_requests_are_late() -> None:
+    assert behavior.recurring_window((0.0, 600.0, 1300.0), 2.0) == pytest.approx(1.3 * 700)
+    assert behavior.recurring_window((0.0, 600.0), 0.5) == 0.0
+    assert behavior.recurring_window((0.0,), 2.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("cron", "moment", "is_active"),
+    [
+        ("0 8 * * *", "2026-11-30T08:00:00", True),
+        ("0 8 * * *", "2026-11-30T08:59:59", True),
+        ("0 8 * * *", "2026-11-30T09:00:00", False),
+        ("0 8 * * 1-5", "2026-11-29T08:30:00", False),
+        ("0 8 * * mon-fri", "2026-11-30T08:30:00", True),
+        ("0 8 * * 7", "2026-11-29T08:30:00", True),
+        ("*/15 * * * *", "2026-11-30T03:20:00", True),
+        ("0 8 1,15 * *", "2026-11-30T08:30:00", False),
+        ("0 8 30 * 0", "2026-11-30T08:30:00", True),
+        ("0 0 1 jan *", "2027-01-01T00:10:00", True),
+    ],
+)
+def test_a_schedule_runs_for_its_duration_from_each_time_that_cron_names(
+    cron: str, moment: str, is_active: bool
+) -> None:
+    found = active((schedule(cron, hours=0.25 if cron.startswith("*/15") else 1.0),), unix(moment))
+    assert (found is not None) == is_active
+
+
+def test_schedules_know_their_time_zone_in_summer_and_winter() -> None:
+    berlin = schedule("0 8 * * *", timezone="Europe/Berlin")
+    assert active((berlin,), unix("2026-07-01T06:30:00")) is not None
+    assert active((berlin,), unix("2026-12-01T06:30:00")) is None
+    assert active((berlin,), unix("2026-12-01T07:30:00")) is not None
+
+
+def test_of_several_schedules_the_one_with_the_most_replicas_counts() -> None:
+    many = (schedule("0 * * * *", replicas=2), schedule("0 8 * * *", replicas=5))
+    found = active(many, unix("2026-11-30T08:30:00"))
+    assert found is not None
+    assert found.min_replicas == 5
+
+
+def test_a_schedule_may_last_over_days() -> None:
+    assert latest_start("0 18 * * 5", "UTC", unix("2026-11-30T06:00:00"), 62 * 3600) == unix(
+        "2026-11-27T18:00:00"
+    )
+
+
+@pytest.mark.parametrize(
+    "cron", ["", "* * * *", "60 * * * *", "* 24 * * *", "5-1 * * * *", "*/0 * * * *", "x * * * *"]
+)
+def test_a_wrong_expression_is_refused_with_the_field(cron: str) -> None:
+    with pytest.raises(ValueError, match=r"fields|must|not a number|minute|hour"):
+        parse_cron(cron)
+
+
+def test_percentiles_abstain_below_fifty_observations() -> None:
+    few = LatencyWindow(upper_bounds_seconds=BOUNDS, counts=(40.0, 9.0, 0.0, 0.0))
+    assert percentile(few, 95) is None
+    assert share_within(few, 1.0) is None
+    assert percentile(None, 95) is None
+
+
+def test_percentiles_lie_evenly_in_their_bucket_and_at_the_start_of_the_endless_one() -> None:
+    window = LatencyWindow(upper_bounds_seconds=BOUNDS, counts=(50.0, 40.0, 0.0, 10.0))
+    assert percentile(window, 50) == pytest.approx(0.1)
+    assert percentile(window, 70) == pytest.approx(0.3)
+    assert percentile(window, 99) == pytest.approx(1.0)
+    assert share_within(window, 0.5) == pytest.approx(0.9)
+
+
+def samples(*counts: float, seconds: float = 5.0) -> tuple[Arrivals, ...]:
+    return tuple(
+        Arrivals(at=(i + 1) * seconds, seconds=seconds, requests=c, prompt_tokens=100 * c)
+        for i, c in enumerate(counts)
+    )
+
+
+def test_a_steady_rise_is_led_on_to_when_new_pods_are_ready_and_a_jump_is_not() -> None:
+    rise = samples(*[10 + i / 2 for i in range(60)])
+    rate = arrival_rate(rise, 300.0, 100.0)
+    assert rate is not None
+    assert rate.forecast > 39.5 / 5
+    jump = arrival_rate(samples(*([10.0] * 30), *([40.0] * 30)), 300.0, 100.0)
+    assert jump is not None
+    assert jump.forecast == 0.0
+    assert 7.0 < jump.expected <= 8.0
+
+
+def test_what_a_constant_load_is_taken_for_is_not_more_than_it_is() -> None:
+    rate = arrival_rate(samples(*([20.0, 30.0] * 30)), 300.0, 100.0)
+    assert rate is not None
+    assert rate.expected == pytest.approx(5.0, rel=0.05)
+
+
+def test_a_replicas_capacity_is_where_its_first_limit_binds() -> None:
+    roomy = by_step_times(STEP_TIMES, CHAT, LIMITS, make_policy())
+    tight = by_step_times(STEP_TIMES, CHAT, Limits(max_num_seqs=4, capacity_tokens=64_000), make_policy())
+    assert tight.limit == "slots"
+    assert tight.requests_per_second < roomy.requests_per_second
+    assert tight.concurrency == pytest.approx(4.0)
+
+
+def test_cached_prompts_leave_room_for_more_requests() -> None:
+    cached = Work(prompt=1100.0, uncached=100.0, output=210.0)
+    first, second = (by_step_times(STEP_TIMES, work, LIMITS, make_policy()) for work in (CHAT, cached))
+    assert second.requests_per_second > first.requests_per_second
+
+
+def test_measured_speeds_do_where_an_engine_does_not_tell_its_step_times() -> None:
+    capacity = by_speeds(4000.0, 1000.0, CHAT, LIMITS, make_policy())
+    assert capacity.requests_per_second == pytest.approx(1 / (1100 / 4000 + 210 / 1000))
