@@ -16,6 +16,7 @@ import pytest
 from harness import session as sessions
 from harness.errors import HarnessError, UnavailableError
 from harness.images import SLIM
+from harness.kubectl import wait_until
 from harness.session import RELEASE_NAMESPACE
 
 from chart_release import CHART, image_values, make_namespace
@@ -112,7 +113,9 @@ def crds(control_plane: TestCluster) -> TestCluster:
 def apply_crds(cluster: TestCluster) -> None:
     """Apply the CRD and wait until the API serves it."""
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", ROOT / "crds")
-    cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", ROOT / "crds")
+    wait = ("wait", "--for=condition=Established", "--timeout=30s", "-f", ROOT / "crds")
+    # Right after it was made a definition has no conditions at all, which kubectl takes for an error.
+    wait_until("the CRD", lambda: cluster.kubectl(*wait, check=False).returncode == 0)
 
 
 @pytest.fixture(scope="session")
