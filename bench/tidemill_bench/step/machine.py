@@ -13,15 +13,16 @@ from pathlib import Path
 
 import torch
 
+from tidemill_bench.step.native_floor import NativeFloor
 from tidemill_bench.step.roofline import CHUNK_TOKENS, MachineFloor
 from tidemill_kernels.linear import PackedLinear, can_pack
 
-ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+ROWS = (1, 4, 16, 64, 128, 512)
 _NUM_LAYERS = 30
 _LAYER_MATRICES = ((960, 576), (576, 576), (3072, 576), (576, 1536))
 """SmolLM2-135M: qkv, out, gate and up, down; (outputs, inputs)."""
 _HEAD = (49152, 576)
-_REPEATS = 7
+_REPEATS = 4
 _BANDWIDTH_BYTES = 1 << 29
 _LAYER_COPIES = 30
 """Weights must not stay in the cache between layers, since they do not in a model."""
@@ -38,15 +39,17 @@ def measure_machine() -> MachineFloor:
     with torch.inference_mode():
         layers = {name: _layers(make) for name, make in _paths().items()}
         heads = {name: [make(_weight(_HEAD))] for name, make in _paths().items()}
+        native = NativeFloor.open()
         for rows in ROWS:
             by_path = {name: _time_layers(products, rows) for name, products in layers.items()}
-            by_path |= _native_layers(rows)
+            if native is not None:
+                by_path["our kernels"] = native.layers(rows)
             best_paths[rows] = min(by_path, key=lambda name: by_path[name])
             layer_seconds[rows] = by_path[best_paths[rows]]
             if rows <= 128:
                 x = torch.randn(rows, _HEAD[1], dtype=torch.bfloat16)
                 times = [_least(lambda p=p, x=x: p(x)) for (p,) in heads.values()]  # type: ignore[misc]
-                head_seconds[rows] = min([*times, *_native_head(rows)])
+                head_seconds[rows] = min([*times, *([native.head(rows)] if native is not None else [])])
     flop = 2 * CHUNK_TOKENS * _NUM_LAYERS * sum(outputs * inputs for outputs, inputs in _LAYER_MATRICES)
     return MachineFloor(
         layer_seconds=layer_seconds,
@@ -72,13 +75,10 @@ def describe() -> str:
 
 
 def _paths() -> dict[str, Callable[[torch.Tensor], Product]]:
-    """Return the ways in which torch multiplies here."""
-    paths: dict[str, Callable[[torch.Tensor], Product]] = {
-        "torch": lambda weight: lambda x: torch.nn.functional.linear(x, weight)
-    }
+    """Return how torch multiplies here at its best."""
     if can_pack(torch.bfloat16):
-        paths["torch, packed"] = PackedLinear
-    return paths
+        return {"torch, packed": PackedLinear}
+    return {"torch": lambda weight: lambda x: torch.nn.functional.linear(x, weight)}
 
 
 def _weight(shape: tuple[int, int]) -> torch.Tensor:
@@ -116,12 +116,3 @@ def _least(run: Callable[[], object]) -> float:
         run()
         found.append(time.perf_counter() - began)
     return min(found)
-
-
-def _native_layers(_rows: int) -> dict[str, float]:
-    """Return the seconds of our own kernels by path, where there are some."""
-    return {}
-
-
-def _native_head(_rows: int) -> list[float]:
-    return []
