@@ -16,7 +16,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 FAST := not cluster and not real_model and not slow
 
-.PHONY: help venv run test soak test-matrix check lint types format fast-test docs cluster-up cluster-down clean
+.PHONY: help venv run test soak test-matrix check lint types format fast-test bench docs cluster-up cluster-down clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -56,6 +56,14 @@ lint: venv  ## Formatting, ruff, mypy strict, import contracts
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
+
+bench: venv  ## Race other engines, split steps, compare schedulers; about two hours on a quiet machine
+	@mkdir -p .cache/bench
+	@$(BIN)/tidemill-bench step --http --json .cache/bench/step.json
+	@$(BIN)/tidemill-bench race --json .cache/bench/race.json $(RACE_ARGS)
+	@$(BIN)/tidemill-bench scheduler --vllm-python $(TIDEMILL_CACHE)/peers/vllm-cpu/bin/python --json .cache/bench/scheduler.json
+	@$(BIN)/tidemill-bench policies --engine --json .cache/bench/policies-engine.json
+	@$(BIN)/tidemill-bench policies --out .cache/bench/plots --json .cache/bench/policies.json
 
 format: venv  ## Format and mend what can be mended
 	@$(BIN)/ruff format .

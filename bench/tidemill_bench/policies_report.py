@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 
-from tidemill_bench.policies import CONTINUOUS, STATIC, WIDE, Losses, Row
+from tidemill_bench.policies import CONTINUOUS, EXPECTED_THROUGHPUT, STATIC, WIDE, Losses, Row
 from tidemill_bench.promises import Flood, SloGain
 
-EXPECTED_THROUGHPUT = {"alike": 1.05, "medium": 1.5, "extreme": 3.5}
 EXPECTED_GOODPUT = {"alike": 2.0, "medium": 4.0, "extreme": 10.0}
 EXPECTED_SLO_GAIN = 20.0
 EXPECTED_FLOOD_RATIO = 1.2

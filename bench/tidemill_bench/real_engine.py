@@ -14,7 +14,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidemill_bench.engine_seam import EngineSetup, to_message
-from tidemill_bench.policies import CONTINUOUS, REQUESTS_PER_SLOT, STATIC, STATIC_BATCH
+from tidemill_bench.policies import (
+    CONTINUOUS,
+    DYNAMIC,
+    EXPECTED_THROUGHPUT,
+    REQUESTS_PER_SLOT,
+    STATIC,
+    STATIC_BATCH,
+    WIDE,
+)
 from tidemill_bench.scheduler_cost import one_core
 from tidemill_bench.shapes import SHAPES, LengthShape, SimRequest, draw_requests
 from tidemill_engine.config import CacheConfig, CoreConfig, ModelConfig, OrderConfig, SchedulerConfig
@@ -27,6 +35,8 @@ logger = logging.getLogger(__name__)
 MODEL = "smollm2-135m"
 TRANSFORMERS = "transformers generate"
 EXTREME_DIVISOR = 8
+ENGINES = (WIDE, CONTINUOUS, DYNAMIC, STATIC)
+"""Ours, all in the same memory: 256 slots or 32, and the two baselines."""
 EXPECTED_OVER_TRANSFORMERS = {"alike": 2.0, "medium": 4.0, "extreme": 8.0}
 _MAX_MODEL_LEN = 2048
 
@@ -53,21 +63,25 @@ class RaceResult:
 
     runs: tuple[Run, ...]
 
-    def ratios(self, over: str) -> dict[str, float]:
-        """Return the continuous engine's throughput over another one's, by shape."""
+    def ratios(self, over: str, ours: str = WIDE.name) -> dict[str, float]:
+        """Return a continuous engine's throughput over another one's, by shape."""
         speeds = {(run.shape, run.engine): run.tokens_per_second for run in self.runs}
         return {
-            shape: round(speeds[shape, CONTINUOUS.name] / speeds[shape, over], 3)
+            shape: round(speeds[shape, ours] / speeds[shape, over], 3)
             for shape in dict.fromkeys(run.shape for run in self.runs)
-            if (shape, over) in speeds
+            if (shape, over) in speeds and (shape, ours) in speeds
         }
 
     def unmet(self) -> list[str]:
         """Return a sentence for each expectation that was run and not met."""
         return [
-            f"over transformers, {shape}: {ratio:.2f}, expected {EXPECTED_OVER_TRANSFORMERS[shape]:g}"
-            for shape, ratio in self.ratios(TRANSFORMERS).items()
-            if ratio < EXPECTED_OVER_TRANSFORMERS[shape]
+            f"over {over}, {shape}: {ratio:.2f}, expected {expected[shape]:g}"
+            for over, expected in (
+                (STATIC.name, EXPECTED_THROUGHPUT),
+                (TRANSFORMERS, EXPECTED_OVER_TRANSFORMERS),
+            )
+            for shape, ratio in self.ratios(over).items()
+            if ratio < expected[shape]
         ]
 
     def as_json(self) -> dict[str, object]:
@@ -75,6 +89,8 @@ class RaceResult:
         return {
             "engine_throughput_over_static": self.ratios(STATIC.name),
             "engine_throughput_over_transformers": self.ratios(TRANSFORMERS),
+            "engine_throughput_over_static_at_32_slots": self.ratios(STATIC.name, CONTINUOUS.name),
+            "engine_throughput_over_transformers_at_32_slots": self.ratios(TRANSFORMERS, CONTINUOUS.name),
             "unmet": self.unmet(),
             "runs": [
                 {
@@ -90,24 +106,24 @@ class RaceResult:
 
     def as_table(self) -> str:
         """Lay the runs out for a terminal."""
-        lines = [f"{'shape':<10} {'engine':<24} {'tokens':>7} {'CPU s':>8} {'tok/CPU s':>10}"]
+        lines = [f"{'shape':<10} {'engine':<30} {'tokens':>7} {'CPU s':>8} {'tok/CPU s':>10}"]
         for run in self.runs:
             lines.append(
-                f"{run.shape:<10} {run.engine:<24} {run.num_tokens:7d} {run.seconds:8.1f} "
+                f"{run.shape:<10} {run.engine:<30} {run.num_tokens:7d} {run.seconds:8.1f} "
                 f"{run.tokens_per_second:10.1f}"
             )
         return "\n".join([*lines, *(f"NOT MET: {line}" for line in self.unmet())])
 
 
 def race(shapes: Sequence[str], seed: int, count: int = REQUESTS_PER_SLOT * STATIC_BATCH) -> RaceResult:
-    """Run every shape on every engine; dynamic batches are static ones where all requests are there."""
+    """Run every shape on every engine."""
     runs: list[Run] = []
     with one_core():
         for shape in shapes:
             requests = draw_requests(_lengths(shape), count, rate=None, seed=seed)
             runs.append(run_transformers(shape, requests))
             print(runs[-1], flush=True)
-            for setup in (CONTINUOUS, STATIC):
+            for setup in ENGINES:
                 runs.append(run_engine(shape, setup, requests))
                 print(runs[-1], flush=True)
     return RaceResult(runs=tuple(runs))
