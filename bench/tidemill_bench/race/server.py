@@ -93,11 +93,13 @@ class Server:
         self._process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_SECONDS)
-        for pid, ticks in born.items():
-            if _fields(pid)[_BORN:][:1] == [ticks]:  # still the same process
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        for pid in _alive(born):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self._process.wait()
+        deadline = time.monotonic() + _END_SECONDS
+        while _alive(born) and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS / 10)
 
     def _signal(self, number: signal.Signals) -> None:
         for pid in family(self._process.pid):
@@ -119,6 +121,16 @@ def family(pid: int) -> list[int]:
     found = [pid]
     for member in found:
         found += children[member]
+    return found
+
+
+def _alive(born: dict[int, str]) -> list[int]:
+    """Return those of the processes, given with their time of birth, that still run."""
+    found = []
+    for pid, ticks in born.items():
+        fields = _fields(pid)
+        if fields and fields[_BORN] == ticks and fields[0] != "Z":
+            found.append(pid)
     return found
 
 
