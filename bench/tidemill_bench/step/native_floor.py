@@ -8,15 +8,10 @@ from __future__ import annotations
 import logging
 import os
 
-from tidemill_kernels.native import (
-    CompilerMissingError,
-    EngineShape,
-    NativeEngine,
-    best_path,
-    find_library,
-    load_library,
-)
-from tidemill_kernels.native.engine import MATRIX_KINDS
+from tidemill_kernels.native.build import CompilerMissingError, find_library
+from tidemill_kernels.native.cpu import best_path
+from tidemill_kernels.native.engine import MATRIX_KINDS, EngineShape, NativeEngine
+from tidemill_kernels.native.library import load_library
 
 logger = logging.getLogger(__name__)
 
