@@ -74,7 +74,7 @@ inline int32_t draw_token(const float* logits, int64_t size, const Draw& draw, S
   float most = *std::max_element(logits, logits + size);
   double total = weigh_logits(logits, size, draw, most, weights);
   bool has_top_k = draw.top_k > 0 && draw.top_k < size;
-  if (!has_top_k && draw.top_p >= 1) {
+  if (draw.top_k == 0 && draw.top_p >= 1) {
     double target = draw.number * total, mass = 0;
     int32_t last = 0;
     for (int64_t i = 0; i < size; i++) {
