@@ -172,6 +172,6 @@ def cordon_and_evict(space: Namespace, service: str) -> None:
     try:
         # The budget's controller notes a moment later than we that all replicas are ready again.
         wait_until("the eviction to be allowed", is_allowed)
-        kubectl("wait", "-n", space.name, "--for=delete", f"pod/{victim}", "--timeout=120s")
+        kubectl("wait", "-n", space.name, "--for=delete", f"pod/{victim}", "--timeout=400s")
     finally:
         kubectl("uncordon", node)

@@ -184,22 +184,22 @@ def real(space: Namespace, real_engine: str) -> Iterator[Namespace]:
         replicas=2,
         engine={"image": real_engine, "maxNumSeqs": 8},
         resources={"requests": {"cpu": "200m", "memory": "1Gi"}, "limits": {"memory": "3Gi"}},
-        drain={"timeout": "120s"},
+        drain={"timeout": "10m"},
     )
-    settle(space, "real", 2, timeout_seconds=240)
+    settle(space, "real", 2, timeout_seconds=400)
     yield space
     space.cluster.kubectl("delete", "-n", space.name, "infsvc/real")
 
 
 @pytest.mark.real_model
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 async def test_the_real_models_streams_survive_eviction_rollout_and_scale_down(
     real: Namespace,
 ) -> None:
     async with under_load(real, "real", num_clients=2, num_tokens=200):
         await asyncio.to_thread(cordon_and_evict, real, "real")
-        await asyncio.to_thread(settle, real, "real", 2, timeout_seconds=240)
+        await asyncio.to_thread(settle, real, "real", 2, timeout_seconds=400)
         await asyncio.to_thread(scale, real, "real", 1)
-        await asyncio.to_thread(settle, real, "real", 1, timeout_seconds=240)
+        await asyncio.to_thread(settle, real, "real", 1, timeout_seconds=400)
         await asyncio.to_thread(roll_out, real, "real", 1)
-        await asyncio.to_thread(settle, real, "real", 1, timeout_seconds=240)
+        await asyncio.to_thread(settle, real, "real", 1, timeout_seconds=400)
