@@ -43,9 +43,11 @@ class World:
         self.namespace = namespace
         self.scope = ("-n", namespace)
 
-    def apply(self, spec: Object | None = None, name: str = "chat") -> None:
+    def apply(
+        self, spec: Object | None = None, name: str = "chat", labels: dict[str, str] | None = None
+    ) -> None:
         base: Object = {"model": {"uri": "sim://demo"}, "replicas": 2}
-        metadata = {"name": name, "namespace": self.namespace}
+        metadata = {"name": name, "namespace": self.namespace, "labels": labels or {}}
         service = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata}
         self.kubectl.apply({**service, "spec": {**base, **(spec or {})}})
 
@@ -270,6 +272,45 @@ def test_a_quota_shows_in_the_conditions(world: World, start: Callable[[], Opera
     world.apply()
     start()
     world.wait_for("Ready", "False", "QuotaExceeded")
+
+
+def test_gates_queues_and_caches_reach_pods_and_show(world: World, start: Callable[[], Operator]) -> None:
+    template = {"spec": {"schedulingGates": [{"name": "example.com/wait"}]}}
+    model = {"uri": "hf://org/model", "cache": {"size": "20Gi"}}
+    labels = {"kueue.x-k8s.io/queue-name": "team", "team": "not-handed-on"}
+    world.apply({"model": model, "template": template}, labels=labels)
+    start()
+    world.wait_for("Ready", "False", "SchedulingGated")
+    claim = world.kubectl.get(*world.scope, "pvc/chat-model-cache")
+    assert claim["spec"]["accessModes"] == ["ReadWriteOnce"]
+    (pod, _) = world.kubectl.items("pods", *world.scope, "-l", f"{names.LABEL_SERVICE}=chat")
+    assert pod["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
+    assert "team" not in pod["metadata"]["labels"]
+    assert [container["name"] for container in pod["spec"]["initContainers"]] == ["download"]
+
+
+def test_a_model_in_an_image_becomes_an_image_volume(world: World, start: Callable[[], Operator]) -> None:
+    world.apply({"model": {"uri": "oci://registry.example.com/org/model:v1"}, "replicas": 1})
+    start()
+    (pod,) = world.pods(world.revision(), 1)
+    spec = world.kubectl.get(*world.scope, f"pod/{pod}")["spec"]
+    image = {"reference": "registry.example.com/org/model:v1", "pullPolicy": "IfNotPresent"}
+    assert {"name": "models", "image": image} in spec["volumes"]
+
+
+def test_a_template_that_no_api_server_takes_is_told_and_leaves_the_former_revision(
+    world: World, start: Callable[[], Operator]
+) -> None:
+    world.apply()
+    start()
+    before = world.revision()
+    world.apply(
+        {"template": {"spec": {"containers": [{"name": "engine", "livenessProbe": {"periodSeconds": -1}}]}}}
+    )
+    world.wait_for("Ready", "False", "InvalidTemplate")
+    assert set(world.deployments()) == {before}
+    world.apply({"template": {"spec": {"priorityClassName": "system-cluster-critical"}}})
+    wait_until("the next revision", lambda: set(world.deployments()) - {before}, timeout_seconds=60)
 
 
 def test_a_new_revision_replaces_the_old_one_as_it_becomes_ready(
