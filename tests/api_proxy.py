@@ -65,6 +65,7 @@ class ApiProxy:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._runner: web.AppRunner | None = None
         self._session: aiohttp.ClientSession | None = None
+        self._handling: set[asyncio.Task[object]] = set()
         self.url = ""
         self.counts: Counter[str] = Counter()
         self.num_writes = 0
@@ -104,12 +105,23 @@ class ApiProxy:
         return f"http://127.0.0.1:{self._runner.addresses[0][1]}"
 
     async def _stop(self) -> None:
+        for task in self._handling:
+            task.cancel()
         if self._session is not None:
             await self._session.close()
         if self._runner is not None:
             await self._runner.cleanup()
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
+        task = asyncio.current_task()
+        assert task is not None
+        self._handling.add(task)
+        try:
+            return await self._serve(request)
+        finally:
+            self._handling.discard(task)
+
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
         is_watch = request.query.get("watch") == "true"
         faults = self._script.faults
         if any(word in request.path for word in faults.spared):
@@ -122,7 +134,9 @@ class ApiProxy:
         if is_watch and self._happens(faults.watch_expired):
             return self._refuse(410)
         if self._happens(faults.refused):
-            return self._refuse(self._random.choice(faults.refusals))
+            # Nobody is told of a conflict who only reads.
+            statuses = [s for s in faults.refusals if s != 409 or request.method in WRITES]
+            return self._refuse(self._random.choice(statuses))
         is_last = self._count_write(request.method)
         if is_last and self._script.is_before:
             self._act()

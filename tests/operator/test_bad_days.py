@@ -186,8 +186,9 @@ def test_an_operator_killed_at_any_write_is_finished_by_the_next(
     world = make_world(5)
     chance = random.Random(5)
     world.make_gateway()
-    leading, standby = world.start(), world.start()
+    leading = world.start()
     wait_until("a leader", lambda: leading.metric("tidemill_operator_is_leader"), timeout_seconds=60)
+    standby = world.start()
     for number in range(NUM_KILLS):
         doomed = leading
         world.proxy.at_write(chance.randint(1, 12), doomed.process.kill, is_before=chance.random() < 0.5)
