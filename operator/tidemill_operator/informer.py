@@ -122,9 +122,9 @@ class Informer:
             self._cache.drop(self._source.shelf, raw)
             self._on_change(self._source.shelf, raw)
         elif kind in {"ADDED", "MODIFIED"}:
-            put = self._cache.put(self._source.shelf, self._source.kind, raw)
-            if put is not None:
-                self._on_change(self._source.shelf, put)
+            self._cache.put(self._source.shelf, self._source.kind, raw)
+            # Told even when our own write has put the same copy in before: that run saw the world without it.
+            self._on_change(self._source.shelf, raw)
         self._version = str(raw["metadata"]["resourceVersion"])
         self._update_gauge()
 

@@ -108,6 +108,15 @@ async def test_lists_once_and_then_follows_the_changes(followed: Followed) -> No
         assert followed.api.asked == ["list", "watch from 5", "watch from 8"]
 
 
+async def test_the_echo_of_a_write_of_our_own_is_told_since_the_run_that_wrote_saw_the_world_without_it(
+    followed: Followed,
+) -> None:
+    followed.cache.put("Pod", "Pod", make_pod("mine", 6))
+    followed.api.watches = [[event("ADDED", "mine", 6)]]
+    async with followed.running():
+        assert followed.told == ["a", "mine"]
+
+
 async def test_a_bookmark_moves_the_version_and_tells_nothing(followed: Followed) -> None:
     followed.api.watches = [[event("BOOKMARK", "none", 90)]]
     async with followed.running():
