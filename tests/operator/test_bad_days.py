@@ -218,11 +218,11 @@ def _of(world: World, service: str) -> dict[str, Object]:
 
 
 BAD_DAY = Faults(
-    delayed=0.3,
+    delayed=0.2,
     delay_seconds=0.1,
-    refused=0.25,
-    dropped=0.05,
-    answer_lost=0.1,
+    refused=0.06,
+    dropped=0.03,
+    answer_lost=0.04,
     watch_expired=0.2,
     watch_cut_after=5,
     # Leadership has tests of its own; an operator that loses it ends, as it must.
