@@ -1,6 +1,6 @@
 """Five hundred services on the control plane alone: what they cost in requests and memory.
 
-Asserts counts and bytes, never seconds: how long it took is printed, and stands in docs/operations.md.
+Asserts counts and bytes, never seconds: how long it took is printed.
 """
 
 from __future__ import annotations
