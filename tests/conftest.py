@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import uuid
 from dataclasses import dataclass
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
     from harness.oci import StoredImage
     from harness.session import TestCluster
+
+# Triton decides at import whether it compiles or interprets; its kernels are tested interpreted.
+os.environ.setdefault("TRITON_INTERPRET", "1")
 
 ROOT = Path(__file__).resolve().parents[1]
 HUB_NAMESPACE = "model-hub"

@@ -1,0 +1,289 @@
+"""Which variants of which kernels are compiled: the shapes and dtypes that models and steps ask for.
+
+Pure data, so that a new kernel is a new entry. A pointer is written by its dtype as Triton spells it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tidemill_kernels.ahead_of_time.resources import Bounds
+from tidemill_kernels.paged_attention.launch import HeadShape, plan_attention
+from tidemill_kernels.rms_norm.launch import plan_norm
+from tidemill_kernels.silu_mul.launch import plan_gate
+from tidemill_kernels.weight_quant.launch import plan_product
+
+Constant = int | bool
+
+FP8_CAPABILITY = 89
+NUM_MULTIPROCESSORS = 132
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """One compilation.
+
+    kernel: `module:function`; pointers: dtype per pointer argument; numbers: type per plain argument;
+    min_capability: below it the hardware lacks a dtype.
+    """
+
+    name: str
+    kernel: str
+    pointers: Mapping[str, str]
+    numbers: Mapping[str, str]
+    constants: Mapping[str, Constant]
+    num_warps: int
+    num_stages: int = 3
+    min_capability: int = 80
+    bounds: Bounds = field(default_factory=Bounds)
+
+
+LLAMA_8B = HeadShape(num_heads=32, num_kv_heads=8, head_dim=128)
+SMOLLM2 = HeadShape(num_heads=9, num_kv_heads=3, head_dim=64)
+
+
+def all_variants() -> list[Variant]:
+    """List every variant."""
+    return [
+        *_attention_variants(),
+        *_merges(),
+        *_row_variants(),
+        *_rotation_variants(),
+        *_product_variants(),
+        _sampler("fp32"),
+        _sampler("bf16"),
+        _block_copy(),
+        _batch_preparation(),
+    ]
+
+
+def _attention_variants() -> list[Variant]:
+    found = []
+    for model, heads in (("llama-8b", LLAMA_8B), ("smollm2", SMOLLM2)):
+        for dtype in ("bf16", "fp16"):
+            for step, new, length in (
+                ("decode", 1, 512),
+                ("decode-long", 1, 32_768),
+                ("prefill", 2048, 2048),
+            ):
+                found.append(_attention(f"{model}-{step}-{dtype}", heads, (new, length), dtype))
+    narrow = [
+        _attention(f"llama-8b-decode-bf16-{kv}", LLAMA_8B, (1, 512), "bf16", kv) for kv in ("i8", "fp8e4nv")
+    ]
+    options: Mapping[str, Constant] = {"WINDOW": 1024, "HAS_SOFT_CAP": True}
+    special = _attention("llama-8b-prefill-window-cap", LLAMA_8B, (2048, 4096), "bf16", special=options)
+    return [*found, *narrow, special]
+
+
+def _attention(
+    name: str,
+    heads: HeadShape,
+    lens: tuple[int, int],
+    dtype: str,
+    kv: str | None = None,
+    special: Mapping[str, Constant] | None = None,
+) -> Variant:
+    launch = plan_attention([lens[0]], [lens[1]], heads, NUM_MULTIPROCESSORS)
+    part = "fp32" if launch.num_parts > 1 else dtype
+    indices = ("block_table", "seq_lens", "query_start", "tile_sequences", "tile_starts")
+    strides = ("stride_query_token", "stride_out_token", "stride_cache_slot", "stride_table")
+    return Variant(
+        name=f"attention-{name}",
+        kernel="paged_attention:paged_attention_kernel",
+        pointers={
+            "out_ptr": dtype,
+            "part_out_ptr": part,
+            "part_stats_ptr": part,
+            "query_ptr": dtype,
+            "key_cache_ptr": kv or dtype,
+            "value_cache_ptr": kv or dtype,
+            **{f"{index}_ptr": "i32" for index in indices},
+        },
+        numbers={
+            **dict.fromkeys((*strides, "num_tokens", "block_size"), "i32"),
+            **dict.fromkeys(("scale_log2", "soft_cap", "key_scale", "value_scale"), "fp32"),
+        },
+        constants={
+            "WINDOW": 0,
+            "HAS_SOFT_CAP": False,
+            "IS_NARROW": kv is not None,
+            "NUM_HEADS": heads.num_heads,
+            "GROUP": heads.group,
+            "GROUP_PADDED": 1 << (heads.group - 1).bit_length(),
+            "HEAD_DIM": heads.head_dim,
+            "DIM_BLOCK": heads.head_dim,
+            "ROWS": launch.rows,
+            "KEYS": launch.keys,
+            "NUM_PARTS": launch.num_parts,
+            **(special or {}),
+        },
+        num_warps=launch.num_warps,
+        num_stages=launch.num_stages,
+        min_capability=FP8_CAPABILITY if kv == "fp8e4nv" else 80,
+    )
+
+
+def _merges() -> list[Variant]:
+    constants = {"NUM_HEADS": 32, "HEAD_DIM": 128, "DIM_BLOCK": 128, "NUM_PARTS": 32, "PARTS_BLOCK": 32}
+    return [
+        Variant(
+            name=f"merge-parts-{dtype}",
+            kernel="paged_attention:merge_parts_kernel",
+            pointers={"out_ptr": dtype, "part_out_ptr": "fp32", "part_stats_ptr": "fp32"},
+            numbers={"stride_out_token": "i32", "num_tokens": "i32"},
+            constants=constants,
+            num_warps=1,
+        )
+        for dtype in ("bf16", "fp16")
+    ]
+
+
+def _row_variants() -> list[Variant]:
+    found = []
+    for size in (576, 4096, 8192):
+        norm = plan_norm(size)
+        found.append(
+            Variant(
+                name=f"add-rms-norm-{size}",
+                kernel="rms_norm:add_rms_norm_kernel",
+                pointers=dict.fromkeys(("x_ptr", "residual_ptr", "weight_ptr", "out_ptr"), "bf16"),
+                numbers={
+                    **dict.fromkeys(("stride_x_row", "stride_residual_row", "stride_out_row", "size"), "i32"),
+                    "eps": "fp32",
+                },
+                constants={"HAS_RESIDUAL": True, "BLOCK": norm.block},
+                num_warps=norm.num_warps,
+            )
+        )
+    gate = plan_gate(1, 14_336)
+    gated = Variant(
+        name="silu-mul",
+        kernel="silu_mul:silu_mul_kernel",
+        pointers={"gate_up_ptr": "bf16", "out_ptr": "bf16"},
+        numbers=dict.fromkeys(("stride_gate_row", "stride_out_row", "size"), "i32"),
+        constants={"BLOCK": gate.block},
+        num_warps=gate.num_warps,
+    )
+    return [*found, gated]
+
+
+def _rotation_variants() -> list[Variant]:
+    return [
+        Variant(
+            name=f"rope-kv-write-{kv}{'-norm' if has_norm else ''}",
+            kernel="rope_kv_write:rope_kv_write_kernel",
+            pointers={
+                **dict.fromkeys(("qkv_ptr", "query_ptr", "q_norm_ptr", "k_norm_ptr"), "bf16"),
+                **dict.fromkeys(("key_cache_ptr", "value_cache_ptr"), kv),
+                **dict.fromkeys(("positions_ptr", "slot_mapping_ptr"), "i64"),
+                **dict.fromkeys(("cos_ptr", "sin_ptr"), "fp32"),
+            },
+            numbers={
+                **dict.fromkeys(("stride_qkv_token", "stride_query_token"), "i32"),
+                **dict.fromkeys(("eps", "inverse_key_scale", "inverse_value_scale"), "fp32"),
+            },
+            constants={
+                "NUM_HEADS": 32,
+                "NUM_KV_HEADS": 8,
+                "HEAD_DIM": 128,
+                "HALF_BLOCK": 64,
+                "HAS_NORM": has_norm,
+                "IS_INT8": kv == "i8",
+            },
+            num_warps=1,
+            min_capability=FP8_CAPABILITY if kv == "fp8e4nv" else 80,
+        )
+        for kv, has_norm in (("bf16", False), ("bf16", True), ("i8", False), ("fp8e4nv", False))
+    ]
+
+
+def _product_variants() -> list[Variant]:
+    found = []
+    sizes = dict.fromkeys(
+        ("num_tokens", "out_features", "in_features", "stride_x_token", "stride_out_token"), "i32"
+    )
+    for num_tokens in (1, 256):
+        for weight in ("i8", "fp8e4nv"):
+            launch = plan_product(num_tokens)
+            found.append(
+                Variant(
+                    name=f"product-{weight}-{num_tokens}",
+                    kernel="weight_quant:scaled_linear_kernel",
+                    pointers={"x_ptr": "bf16", "weight_ptr": weight, "scale_ptr": "fp32", "out_ptr": "bf16"},
+                    numbers={**sizes, "stride_weight_out": "i32"},
+                    constants={"ROWS": launch.rows, "COLUMNS": launch.columns, "INPUTS": launch.inputs},
+                    num_warps=launch.num_warps,
+                    num_stages=launch.num_stages,
+                    min_capability=FP8_CAPABILITY if weight == "fp8e4nv" else 80,
+                )
+            )
+        for layout in ("awq", "gptq"):
+            launch = plan_product(num_tokens, 128)
+            found.append(
+                Variant(
+                    name=f"product-{layout}-{num_tokens}",
+                    kernel="weight_quant:int4_linear_kernel",
+                    pointers={
+                        **dict.fromkeys(("x_ptr", "scales_ptr", "out_ptr"), "fp16"),
+                        **dict.fromkeys(("words_ptr", "zeros_ptr"), "i32"),
+                    },
+                    numbers=sizes,
+                    constants={
+                        "GROUP_SIZE": 128,
+                        "IS_AWQ": layout == "awq",
+                        "ROWS": launch.rows,
+                        "COLUMNS": launch.columns,
+                        "INPUTS": launch.inputs,
+                    },
+                    num_warps=launch.num_warps,
+                    num_stages=launch.num_stages,
+                )
+            )
+    return found
+
+
+def _sampler(dtype: str) -> Variant:
+    return Variant(
+        name=f"sample-{dtype}",
+        kernel="sampler:sample_kernel",
+        pointers={
+            "logits_ptr": dtype,
+            "token_ptr": "i64",
+            "top_k_ptr": "i32",
+            "seed_ptr": "i64",
+            "position_ptr": "i32",
+            **dict.fromkeys(
+                ("logprob_ptr", "uniform_ptr", "temperature_ptr", "top_p_ptr", "min_p_ptr"), "fp32"
+            ),
+        },
+        numbers={"stride_row": "i32", "vocab_size": "i32"},
+        constants={"BLOCK": 2048},
+        num_warps=8,
+    )
+
+
+def _block_copy() -> Variant:
+    return Variant(
+        name="copy-blocks",
+        kernel="block_copy:copy_blocks_kernel",
+        pointers={"source_ptr": "i32", "target_ptr": "i32", "pairs_ptr": "i64"},
+        numbers={"num_words": "i32"},
+        constants={"BLOCK": 2048},
+        num_warps=4,
+    )
+
+
+def _batch_preparation() -> Variant:
+    inputs = ("rows_ptr", "start_pos_ptr", "query_start_ptr", "token_pool_ptr", "block_table_ptr")
+    return Variant(
+        name="prepare-batch",
+        kernel="batch_prep:prepare_batch_kernel",
+        pointers={
+            **dict.fromkeys(inputs, "i32"),
+            **dict.fromkeys(("input_ids_ptr", "positions_ptr", "slots_ptr"), "i64"),
+        },
+        numbers=dict.fromkeys(("stride_pool_row", "stride_table_row", "block_size"), "i32"),
+        constants={"BLOCK": 256},
+        num_warps=2,
+    )

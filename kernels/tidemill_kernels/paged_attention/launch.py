@@ -1,0 +1,99 @@
+"""How paged attention is laid out on a GPU: tiles of query rows, and parts of a long context. Pure.
+
+One kernel serves prefill and decode. A tile is some tokens of one sequence; the query heads that share a
+key/value head are packed into its rows, so that a matrix product has at least 16 of them even for one token.
+Where there are too few tiles to fill the device, each context is cut into parts (split-KV) whose results a
+second kernel merges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+MIN_ROWS = 16
+MAX_ROWS = 128
+DECODE_KEYS = 64
+PREFILL_KEYS = 64
+MIN_KEYS_PER_PART = 256
+MAX_PARTS = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadShape:
+    """What of a model decides the layout."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+
+    @property
+    def group(self) -> int:
+        """Return the number of query heads that share a key/value head."""
+        return self.num_heads // self.num_kv_heads
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionLaunch:
+    """One launch.
+
+    tile_sequences, tile_starts: `[num_tiles]`, the sequence of each tile and its first token within the
+    sequence's new tokens. tokens_per_tile x group padded = rows: rows of a tile; keys: of one iteration;
+    num_parts: parts of each context; num_warps, num_stages: of the kernel.
+    """
+
+    tile_sequences: tuple[int, ...]
+    tile_starts: tuple[int, ...]
+    tokens_per_tile: int
+    rows: int
+    keys: int
+    num_parts: int
+    num_warps: int
+    num_stages: int
+
+
+def plan_attention(
+    query_lens: Sequence[int], seq_lens: Sequence[int], heads: HeadShape, num_multiprocessors: int
+) -> AttentionLaunch:
+    """Lay out one step.
+
+    query_lens: `[num_seqs]`, new tokens of each sequence (0: none); seq_lens: `[num_seqs]`, those included.
+    Raises ValueError where a sequence has more new tokens than tokens.
+    """
+    if any(new > length for new, length in zip(query_lens, seq_lens, strict=True)):
+        raise ValueError("a sequence has more new tokens than tokens")
+    longest = max(query_lens, default=0)
+    rows = _rows(longest, heads.group)
+    tokens = max(1, rows // _padded(heads.group))
+    tiles = [(sequence, start) for sequence, new in enumerate(query_lens) for start in range(0, new, tokens)]
+    is_decode = longest <= 1
+    return AttentionLaunch(
+        tile_sequences=tuple(sequence for sequence, _ in tiles),
+        tile_starts=tuple(start for _, start in tiles),
+        tokens_per_tile=tokens,
+        rows=rows,
+        keys=DECODE_KEYS if is_decode else PREFILL_KEYS,
+        num_parts=plan_parts(len(tiles) * heads.num_kv_heads, max(seq_lens, default=0), num_multiprocessors),
+        num_warps=4 if rows <= 64 else 8,
+        num_stages=3 if heads.head_dim <= 128 else 2,
+    )
+
+
+def plan_parts(num_programs: int, longest_context: int, num_multiprocessors: int) -> int:
+    """Cut contexts into as many parts as fill the device twice, none shorter than MIN_KEYS_PER_PART."""
+    if num_programs == 0:
+        return 1
+    wanted = -(-2 * num_multiprocessors // num_programs)
+    possible = max(1, longest_context // MIN_KEYS_PER_PART)
+    return max(1, min(wanted, possible, MAX_PARTS))
+
+
+def _rows(longest: int, group: int) -> int:
+    """Choose the rows of a tile: all of a short chunk, at most MAX_ROWS, at least MIN_ROWS."""
+    wanted = min(MAX_ROWS, _padded(group) * max(1, longest))
+    return max(MIN_ROWS, _padded(group), 1 << max(0, wanted - 1).bit_length())
+
+
+def _padded(group: int) -> int:
+    """Round a group of heads up to a power of two, so that rows divide evenly into tokens."""
+    return 1 << (group - 1).bit_length()

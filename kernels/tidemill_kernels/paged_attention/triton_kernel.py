@@ -1,0 +1,282 @@
+"""Paged attention on a GPU: one kernel for prefill, decode and everything between, and the merging of parts.
+
+Softmax is computed online (Milakov and Gimelshein, arXiv 1805.02867; tiles as in FlashAttention-2, arXiv
+2307.08691; split contexts as in Flash-Decoding). Exponentials are base 2, scores scaled by log2(e).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import triton
+import triton.language as tl
+
+from tidemill_kernels.paged_attention.launch import AttentionLaunch
+
+_LOG2_E = 1.4426950408889634
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionOptions:
+    """What a model asks of attention.
+
+    scale: of scores; window: how many of the newest tokens are seen, 0 = all; soft_cap: scores become
+    `cap * tanh(score / cap)`, 0 = off; key_scale, value_scale: what cached numbers are multiplied by.
+    """
+
+    scale: float
+    window: int = 0
+    soft_cap: float = 0.0
+    key_scale: float = 1.0
+    value_scale: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PagedBatch:
+    """One step's sequences on the device.
+
+    block_table: `[num_seqs, max_blocks]` int32; seq_lens: `[num_seqs]` int32, new tokens included;
+    query_start_loc: `[num_seqs + 1]` int32; tile_sequences, tile_starts: `[num_tiles]` int32 as in
+    `AttentionLaunch`, a negative sequence for padding.
+    """
+
+    block_table: torch.Tensor
+    seq_lens: torch.Tensor
+    query_start_loc: torch.Tensor
+    tile_sequences: torch.Tensor
+    tile_starts: torch.Tensor
+
+
+@triton.jit
+def paged_attention_kernel(
+    out_ptr,
+    part_out_ptr,
+    part_stats_ptr,
+    query_ptr,
+    key_cache_ptr,
+    value_cache_ptr,
+    block_table_ptr,
+    seq_lens_ptr,
+    query_start_ptr,
+    tile_sequences_ptr,
+    tile_starts_ptr,
+    stride_query_token,
+    stride_out_token,
+    stride_cache_slot,
+    stride_table,
+    num_tokens,
+    scale_log2,
+    soft_cap,
+    key_scale,
+    value_scale,
+    block_size,
+    WINDOW: tl.constexpr,
+    HAS_SOFT_CAP: tl.constexpr,
+    IS_NARROW: tl.constexpr,
+    NUM_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    GROUP_PADDED: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    DIM_BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,
+    KEYS: tl.constexpr,
+    NUM_PARTS: tl.constexpr,
+):
+    """Compute one tile of one key/value head over one part of its context.
+
+    Row r of a tile is query head r % GROUP_PADDED of token r // GROUP_PADDED. With one part the result goes
+    to `out`; with several, unnormalised sums go to `part_out` `[NUM_PARTS, num_tokens, NUM_HEADS, HEAD_DIM]`
+    and their maxima and weights to `part_stats` `[2, NUM_PARTS, num_tokens, NUM_HEADS]`, all float32.
+    """
+    tile, kv_head, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    sequence = tl.load(tile_sequences_ptr + tile)
+    if sequence < 0:
+        return
+    tile_start = tl.load(tile_starts_ptr + tile)
+    first_token = tl.load(query_start_ptr + sequence)
+    num_new = tl.load(query_start_ptr + sequence + 1) - first_token
+    seq_len = tl.load(seq_lens_ptr + sequence)
+
+    rows = tl.arange(0, ROWS)
+    offsets = tile_start + rows // GROUP_PADDED
+    in_group = rows % GROUP_PADDED
+    is_row = (offsets < num_new) & (in_group < GROUP)
+    tokens = (first_token + offsets).to(tl.int64)
+    heads = kv_head * GROUP + in_group
+    dims = tl.arange(0, DIM_BLOCK)
+    is_dim = dims < HEAD_DIM
+    row_mask = is_row[:, None] & is_dim[None, :]
+    query_places = tokens[:, None] * stride_query_token + heads[:, None] * HEAD_DIM + dims[None, :]
+    query = tl.load(query_ptr + query_places, mask=row_mask, other=0.0)
+
+    # What the rows of this tile can see: positions up to each row's own, back to the window's edge.
+    visible = seq_len - num_new + offsets + 1
+    last = tl.minimum(seq_len - num_new + tile_start + ROWS // GROUP_PADDED, seq_len)
+    begin = 0
+    if WINDOW > 0:
+        begin = tl.maximum(0, seq_len - num_new + tile_start + 1 - WINDOW)
+    part_keys = tl.cdiv(tl.cdiv(last - begin, NUM_PARTS), KEYS) * KEYS
+    begin = begin + part * part_keys
+    last = tl.minimum(last, begin + part_keys)
+
+    largest = tl.full([ROWS], float("-inf"), dtype=tl.float32)
+    total = tl.zeros([ROWS], dtype=tl.float32)
+    summed = tl.zeros([ROWS, DIM_BLOCK], dtype=tl.float32)
+    table = block_table_ptr + sequence.to(tl.int64) * stride_table
+    for start in range(begin, last, KEYS):
+        positions = start + tl.arange(0, KEYS)
+        is_key = positions < last
+        blocks = tl.load(table + positions // block_size, mask=is_key, other=0).to(tl.int64)
+        slots = (blocks * block_size + positions % block_size) * stride_cache_slot + kv_head * HEAD_DIM
+        key_mask = is_dim[:, None] & is_key[None, :]
+        keys = tl.load(key_cache_ptr + slots[None, :] + dims[:, None], mask=key_mask, other=0.0)
+        if IS_NARROW:
+            keys = keys.to(tl.float32).to(query.dtype)
+        scores = tl.dot(query, keys) * scale_log2
+        if IS_NARROW:
+            scores *= key_scale
+        if HAS_SOFT_CAP:
+            # tanh by exponentials; scores are in units of log2(e), the cap too.
+            ratio = tl.exp2(-2.0 * tl.abs(scores) / soft_cap * 1.4426950408889634)
+            capped = soft_cap * (1.0 - ratio) / (1.0 + ratio)
+            scores = tl.where(scores < 0, -capped, capped)
+        seen = is_key[None, :] & (positions[None, :] < visible[:, None])
+        if WINDOW > 0:
+            seen = seen & (positions[None, :] >= visible[:, None] - WINDOW)
+        scores = tl.where(seen, scores, float("-inf"))
+        larger = tl.maximum(largest, tl.max(scores, axis=1))
+        anchor = tl.where(larger == float("-inf"), 0.0, larger)
+        weights = tl.exp2(scores - anchor[:, None])
+        shrink = tl.exp2(largest - anchor)
+        total = total * shrink + tl.sum(weights, axis=1)
+        values = tl.load(value_cache_ptr + slots[:, None] + dims[None, :], mask=tl.trans(key_mask), other=0.0)
+        if IS_NARROW:
+            values = values.to(tl.float32).to(query.dtype)
+        summed = summed * shrink[:, None] + tl.dot(weights.to(query.dtype), values)
+        largest = larger
+
+    if IS_NARROW:
+        summed *= value_scale
+    if NUM_PARTS == 1:
+        result = summed / tl.where(total == 0.0, 1.0, total)[:, None]
+        out_places = tokens[:, None] * stride_out_token + heads[:, None] * HEAD_DIM + dims[None, :]
+        tl.store(out_ptr + out_places, result.to(out_ptr.dtype.element_ty), mask=row_mask)
+    else:
+        places = (part.to(tl.int64) * num_tokens + tokens) * NUM_HEADS + heads
+        tl.store(part_out_ptr + places[:, None] * HEAD_DIM + dims[None, :], summed, mask=row_mask)
+        tl.store(part_stats_ptr + places, largest, mask=is_row)
+        count = tl.full([], NUM_PARTS * NUM_HEADS, tl.int64) * num_tokens
+        tl.store(part_stats_ptr + count + places, total, mask=is_row)
+
+
+@triton.jit
+def merge_parts_kernel(
+    out_ptr,
+    part_out_ptr,
+    part_stats_ptr,
+    stride_out_token,
+    num_tokens,
+    NUM_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    DIM_BLOCK: tl.constexpr,
+    NUM_PARTS: tl.constexpr,
+    PARTS_BLOCK: tl.constexpr,
+):
+    """Merge the parts of one head of one token: weigh each by how its maximum compares to the largest."""
+    token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    parts = tl.arange(0, PARTS_BLOCK)
+    is_part = parts < NUM_PARTS
+    dims = tl.arange(0, DIM_BLOCK)
+    is_dim = dims < HEAD_DIM
+    places = (parts.to(tl.int64) * num_tokens + token) * NUM_HEADS + head
+    count = tl.full([], NUM_PARTS * NUM_HEADS, tl.int64) * num_tokens
+    maxima = tl.load(part_stats_ptr + places, mask=is_part, other=float("-inf"))
+    totals = tl.load(part_stats_ptr + count + places, mask=is_part, other=0.0)
+    largest = tl.max(maxima, axis=0)
+    weights = tl.exp2(maxima - tl.where(largest == float("-inf"), 0.0, largest))
+    mask = is_part[:, None] & is_dim[None, :]
+    summed = tl.load(part_out_ptr + places[:, None] * HEAD_DIM + dims[None, :], mask=mask, other=0.0)
+    total = tl.sum(totals * weights, axis=0)
+    result = tl.sum(summed * weights[:, None], axis=0) / tl.where(total == 0.0, 1.0, total)
+    place = out_ptr + token * stride_out_token + head * HEAD_DIM + dims
+    tl.store(place, result.to(out_ptr.dtype.element_ty), mask=is_dim)
+
+
+def paged_attention(
+    query: torch.Tensor,
+    caches: tuple[torch.Tensor, torch.Tensor],
+    batch: PagedBatch,
+    launch: AttentionLaunch,
+    options: AttentionOptions,
+) -> torch.Tensor:
+    """Return causal attention of this step's tokens, `[num_tokens, num_heads, head_dim]`.
+
+    query: `[num_tokens, num_heads, head_dim]`; caches: keys and values, each `[num_blocks, block_size,
+    num_kv_heads, head_dim]`, contiguous, this step's tokens included, in the dtype of the query,
+    float8_e4m3fn or int8.
+    """
+    num_tokens, num_heads, head_dim = query.shape
+    _, block_size, num_kv_heads, _ = caches[0].shape
+    out = torch.empty_like(query)
+    num_tiles = batch.tile_sequences.shape[0]
+    if num_tokens == 0 or num_tiles == 0:
+        return out
+    parts = launch.num_parts
+    wide = partial(torch.empty, dtype=torch.float32, device=query.device)
+    part_out = wide((parts, num_tokens, num_heads, head_dim)) if parts > 1 else out
+    part_stats = wide((2, parts, num_tokens, num_heads)) if parts > 1 else out
+    dim_block = max(16, triton.next_power_of_2(head_dim))
+    group = num_heads // num_kv_heads
+    paged_attention_kernel[(num_tiles, num_kv_heads, parts)](
+        out,
+        part_out,
+        part_stats,
+        query,
+        caches[0],
+        caches[1],
+        batch.block_table,
+        batch.seq_lens,
+        batch.query_start_loc,
+        batch.tile_sequences,
+        batch.tile_starts,
+        query.stride(0),
+        out.stride(0),
+        num_kv_heads * head_dim,
+        batch.block_table.stride(0),
+        num_tokens,
+        options.scale * _LOG2_E,
+        options.soft_cap * _LOG2_E,
+        options.key_scale,
+        options.value_scale,
+        block_size,
+        WINDOW=options.window,
+        HAS_SOFT_CAP=options.soft_cap > 0,
+        IS_NARROW=caches[0].dtype != query.dtype,
+        NUM_HEADS=num_heads,
+        GROUP=group,
+        GROUP_PADDED=triton.next_power_of_2(group),
+        HEAD_DIM=head_dim,
+        DIM_BLOCK=dim_block,
+        ROWS=launch.rows,
+        KEYS=launch.keys,
+        NUM_PARTS=parts,
+        num_warps=launch.num_warps,
+        num_stages=launch.num_stages,
+    )
+    if parts > 1:
+        merge_parts_kernel[(num_tokens, num_heads)](
+            out,
+            part_out,
+            part_stats,
+            out.stride(0),
+            num_tokens,
+            NUM_HEADS=num_heads,
+            HEAD_DIM=head_dim,
+            DIM_BLOCK=dim_block,
+            NUM_PARTS=parts,
+            PARTS_BLOCK=triton.next_power_of_2(parts),
+            num_warps=1,
+        )
+    return out

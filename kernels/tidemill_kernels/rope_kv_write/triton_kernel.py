@@ -1,0 +1,129 @@
+"""QK-norm, rotation and the write to the paged cache in one pass over the QKV product."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from tidemill_kernels.rope_kv_write import QkvLayout, Rotation
+
+
+@triton.jit
+def rope_kv_write_kernel(
+    qkv_ptr,
+    query_ptr,
+    key_cache_ptr,
+    value_cache_ptr,
+    positions_ptr,
+    slot_mapping_ptr,
+    cos_ptr,
+    sin_ptr,
+    q_norm_ptr,
+    k_norm_ptr,
+    stride_qkv_token,
+    stride_query_token,
+    eps,
+    inverse_key_scale,
+    inverse_value_scale,
+    NUM_HEADS: tl.constexpr,
+    NUM_KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    HALF_BLOCK: tl.constexpr,
+    HAS_NORM: tl.constexpr,
+    IS_INT8: tl.constexpr,
+):
+    """One head of one token per program: first the queries' heads, then the keys', then the values'.
+
+    The caches are `[num_slots, NUM_KV_HEADS, HEAD_DIM]`; a negative slot is padding and is not written.
+    """
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    half: tl.constexpr = HEAD_DIM // 2
+    lanes = tl.arange(0, HALF_BLOCK)
+    inside = lanes < half
+    start = qkv_ptr + token * stride_qkv_token + head * HEAD_DIM
+    first = tl.load(start + lanes, mask=inside, other=0.0).to(tl.float32)
+    second = tl.load(start + half + lanes, mask=inside, other=0.0).to(tl.float32)
+    if head < NUM_HEADS + NUM_KV_HEADS:
+        if HAS_NORM:
+            norm_ptr = q_norm_ptr if head < NUM_HEADS else k_norm_ptr
+            mean_square = (tl.sum(first * first, axis=0) + tl.sum(second * second, axis=0)) / HEAD_DIM
+            scale = tl.rsqrt(mean_square + eps)
+            first *= scale * tl.load(norm_ptr + lanes, mask=inside, other=0.0).to(tl.float32)
+            second *= scale * tl.load(norm_ptr + half + lanes, mask=inside, other=0.0).to(tl.float32)
+        angle = tl.load(positions_ptr + token).to(tl.int64) * half + lanes
+        cos = tl.load(cos_ptr + angle, mask=inside, other=1.0)
+        sin = tl.load(sin_ptr + angle, mask=inside, other=0.0)
+        rotated = first * cos - second * sin
+        second = second * cos + first * sin
+        first = rotated
+    if head < NUM_HEADS:
+        goal = query_ptr + token * stride_query_token + head * HEAD_DIM
+        tl.store(goal + lanes, first.to(query_ptr.dtype.element_ty), mask=inside)
+        tl.store(goal + half + lanes, second.to(query_ptr.dtype.element_ty), mask=inside)
+    else:
+        slot = tl.load(slot_mapping_ptr + token).to(tl.int64)
+        is_key = head < NUM_HEADS + NUM_KV_HEADS
+        kv_head = head - NUM_HEADS - tl.where(is_key, 0, NUM_KV_HEADS)
+        cache_ptr = key_cache_ptr if is_key else value_cache_ptr
+        inverse_scale = tl.where(is_key, inverse_key_scale, inverse_value_scale)
+        first *= inverse_scale
+        second *= inverse_scale
+        if IS_INT8:
+            first = tl.floor(tl.minimum(tl.maximum(first, -127.0), 127.0) + 0.5)
+            second = tl.floor(tl.minimum(tl.maximum(second, -127.0), 127.0) + 0.5)
+        place = cache_ptr + (slot * NUM_KV_HEADS + kv_head) * HEAD_DIM
+        if slot >= 0:
+            tl.store(place + lanes, first.to(cache_ptr.dtype.element_ty), mask=inside)
+            tl.store(place + half + lanes, second.to(cache_ptr.dtype.element_ty), mask=inside)
+
+
+def rope_kv_write(
+    qkv: torch.Tensor,
+    positions: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    caches: tuple[torch.Tensor, torch.Tensor],
+    layout: QkvLayout,
+    rotation: Rotation,
+    scales: tuple[float, float] = (1.0, 1.0),
+) -> torch.Tensor:
+    """Return rotated queries `[num_tokens, num_heads, head_dim]` and write keys and values to the cache.
+
+    qkv: `[num_tokens, layout.width]`; positions, slot_mapping: `[num_tokens]` int64, a negative slot for
+    padding; caches: keys and values, each `[num_blocks, block_size, num_kv_heads, head_dim]`, contiguous, in
+    the model's dtype, float8_e4m3fn or int8, then holding value / scale.
+    """
+    num_tokens = qkv.shape[0]
+    if qkv.shape[1] != layout.width:
+        raise ValueError(f"a row of the QKV product has {layout.width} columns, not {qkv.shape[1]}")
+    query = qkv.new_empty((num_tokens, layout.num_heads, layout.head_dim))
+    if num_tokens == 0:
+        return query
+    has_norm = rotation.q_norm is not None
+    grid = (num_tokens, layout.num_heads + 2 * layout.num_kv_heads)
+    rope_kv_write_kernel[grid](
+        qkv,
+        query,
+        caches[0],
+        caches[1],
+        positions,
+        slot_mapping,
+        rotation.cos,
+        rotation.sin,
+        rotation.q_norm if has_norm else qkv,
+        rotation.k_norm if has_norm else qkv,
+        qkv.stride(0),
+        query.stride(0),
+        rotation.eps,
+        1.0 / scales[0],
+        1.0 / scales[1],
+        NUM_HEADS=layout.num_heads,
+        NUM_KV_HEADS=layout.num_kv_heads,
+        HEAD_DIM=layout.head_dim,
+        HALF_BLOCK=triton.next_power_of_2(layout.head_dim // 2),
+        HAS_NORM=has_norm,
+        IS_INT8=caches[0].dtype == torch.int8,
+        num_warps=1,
+    )
+    return query
