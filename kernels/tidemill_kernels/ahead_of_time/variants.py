@@ -18,6 +18,8 @@ Constant = int | bool
 
 FP8_CAPABILITY = 89
 NUM_MULTIPROCESSORS = 132
+# A tile of 128 rows by 128 dims on sm_80 fills all registers, and two of a thread's numbers wait in memory.
+SPILL_OF_WIDE_TILES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +123,7 @@ def _attention(
         num_warps=launch.num_warps,
         num_stages=launch.num_stages,
         min_capability=FP8_CAPABILITY if kv == "fp8e4nv" else 80,
+        bounds=Bounds(spilled_bytes=SPILL_OF_WIDE_TILES if launch.rows * heads.head_dim >= 128 * 128 else 0),
     )
 
 
