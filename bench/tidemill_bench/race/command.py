@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 
 from tidemill_bench.race.contender import WORKLOADS
 from tidemill_bench.race.contest import Contest, ContestOptions
-from tidemill_bench.race.figures import as_table
+from tidemill_bench.race.figures import RaceReport, as_table
 from tidemill_bench.race.peers import contenders
 
 _QUICK_ROUNDS = 1
@@ -45,7 +46,7 @@ def run(args: argparse.Namespace) -> dict[str, object]:
         seed=args.seed,
     )
     wanted = [contender for contender in contenders() if contender.name in args.contenders]
-    report = asyncio.run(Contest(wanted, options).run())
+    report = asyncio.run(_race(Contest(wanted, options)))
     report = replace(
         report,
         roofline_tokens_per_second=workload_rates(measure_machine(), options.workloads),
@@ -53,6 +54,13 @@ def run(args: argparse.Namespace) -> dict[str, object]:
     )
     print(as_table(report))
     return report.as_json()
+
+
+async def _race(contest: Contest) -> RaceReport:
+    """Race; told to terminate, end everything that was started first."""
+    racing = asyncio.ensure_future(contest.run())
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, racing.cancel)
+    return await racing
 
 
 def default_cache() -> Path:

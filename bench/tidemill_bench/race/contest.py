@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,8 @@ from tidemill_bench.race.server import SetupError
 
 logger = logging.getLogger(__name__)
 
-_FIRST_PORT = 18100
+_LOWEST_PORT = 18100
+_PORTS_APART = 500
 _VOCAB_SIZE = 49152
 _WARM_UP_SEED = 900_000
 _TRIAL_SEED = 800_000
@@ -85,7 +87,7 @@ class Contest:
         self._configurations[contender.name] = configurations
 
     async def _start(self, contender: Contender, configuration: Configuration) -> Running:
-        port = _FIRST_PORT + len(self._running)
+        port = free_port()
         name = f"{contender.name}-{configuration.label}".replace(" ", "-").replace(",", "")
         log_path = self._options.cache / "logs" / f"{name}.log"
         _say(f"starting {contender.name} ({configuration.label})")
@@ -169,6 +171,24 @@ class Contest:
     def _num_requests(self, workload: Workload) -> int:
         options = self._options
         return num_requests_of(workload, options.requests_per_slot, is_quick=options.is_quick)
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on, below those that the system gives out by itself."""
+    for port in range(_LOWEST_PORT, _LOWEST_PORT + 2 * _PORTS_APART, 2):
+        if all(_is_free(each) for each in (port, port + _PORTS_APART)):
+            return port
+    raise SetupError(f"no port is free from {_LOWEST_PORT} on")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def _say(text: str) -> None:
