@@ -68,6 +68,7 @@ class EngineSpec:
     args: tuple[str, ...] = ()
     env: tuple[Raw, ...] = ()
     dtype: str | None = None
+    quantization: str | None = None
     max_model_len: int | None = None
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
@@ -114,6 +115,7 @@ def parse_engine(raw: Raw) -> EngineSpec:
         args=tuple(raw.get("args") or ()),
         env=tuple(raw.get("env") or ()),
         dtype=raw.get("dtype"),
+        quantization=raw.get("quantization"),
         max_model_len=raw.get("maxModelLen"),
         max_num_seqs=raw.get("maxNumSeqs"),
         max_num_batched_tokens=raw.get("maxNumBatchedTokens"),

@@ -89,6 +89,14 @@ REFUSED: dict[str, tuple[Object, str]] = {
         make({"engine": {"dtype": "float8"}}),
         'supported values: "auto", "bfloat16", "float32"',
     ),
+    "quantised weights in float32": (
+        make({"engine": {"dtype": "float32", "quantization": "int8"}}),
+        "goes with dtype auto or bfloat16",
+    ),
+    "an unknown quantization": (
+        make({"engine": {"quantization": "fp8"}}),
+        'supported values: "int8", "int4"',
+    ),
     "no sequences at all": (make({"engine": {"maxNumSeqs": 0}}), "greater than or equal to 1"),
     "an environment entry twice": (
         make({"engine": {"env": [{"name": "A"}, {"name": "A"}]}}),
@@ -221,6 +229,7 @@ TAKEN = {
                     },
                 ],
                 "dtype": "bfloat16",
+                "quantization": "int8",
                 "maxModelLen": 4096,
                 "maxNumSeqs": 64,
                 "maxNumBatchedTokens": 2048,

@@ -46,9 +46,9 @@ def test_the_engine_is_told_everything_the_spec_says() -> None:
             "engine": {
                 "dtype": "float32",
                 "maxModelLen": 1024,
+                "kvCache": {"blockSize": 16},
                 "maxNumSeqs": 8,
                 "maxNumBatchedTokens": 512,
-                "kvCache": {"blockSize": 16},
                 "args": ["--seed", "7"],
             },
             "drain": {"timeout": "1m"},
@@ -70,6 +70,11 @@ def test_the_engine_is_told_everything_the_spec_says() -> None:
     ):
         assert words in text
     assert args[-2:] == ["--seed", "7"]
+
+
+def test_the_engine_is_told_how_weights_are_held() -> None:
+    args = engine({"engine": {"quantization": "int8"}})["args"]
+    assert args[args.index("--quantization") + 1] == "int8"
 
 
 def test_what_the_spec_leaves_open_is_the_engines_choice() -> None:

@@ -47,6 +47,7 @@ def _optional(engine: EngineSpec) -> Mapping[str, str | int | None]:
     cache = engine.kv_cache
     return {
         "--dtype": engine.dtype,
+        "--quantization": engine.quantization,
         "--max-model-len": engine.max_model_len,
         "--max-num-seqs": engine.max_num_seqs,
         "--max-num-batched-tokens": engine.max_num_batched_tokens,
