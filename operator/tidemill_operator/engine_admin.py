@@ -48,8 +48,8 @@ class EngineAdmin:
         return await self._request("PUT", ip, "/drain", token) is not None
 
     async def take_back(self, ip: str, token: str) -> bool:
-        """Tell an engine to serve again; say whether it does."""
-        return await self._request("DELETE", ip, "/drain", token) is not None
+        """Tell an engine to serve again; say whether it does. Without an address none drains."""
+        return not ip or await self._request("DELETE", ip, "/drain", token) is not None
 
     async def _read_one(self, pod: PodView, token: str) -> EngineLoad | None:
         method, path = ("PUT", "/drain") if pod.is_draining else ("GET", "/load")

@@ -35,24 +35,25 @@ class PodChanger:
         """Ask pods how far their model is, by UID."""
         return await self._engines.read_progress(pods, token)
 
-    async def carry_out(self, namespace: str, changes: Iterable[PodChange], token: str) -> None:
-        """Make all changes at once; a pod that is gone or was replaced needs none."""
-        await asyncio.gather(*(self._change(namespace, change, token) for change in changes))
+    async def carry_out(self, namespace: str, changes: Iterable[PodChange], token: str) -> bool:
+        """Make all changes at once; say whether all are made. A pod that is gone or replaced needs none."""
+        return all(await asyncio.gather(*(self._change(namespace, change, token) for change in changes)))
 
-    async def _change(self, namespace: str, change: PodChange, token: str) -> None:
+    async def _change(self, namespace: str, change: PodChange, token: str) -> bool:
         if change.call is EngineCall.TAKE_BACK and not await self._engines.take_back(change.ip, token):
             logger.warning("pod %s/%s stays out of routing: its engine drains on", namespace, change.pod)
-            return
+            return False
         place = Place(kind="Pod", namespace=namespace, name=change.pod)
         try:
             await self._cluster.patch_pod(place, _patch_of(change))
         except ApiError as error:
             if error.is_not_found or error.is_conflict:
                 logger.info("pod %s/%s has gone meanwhile", namespace, change.pod)
-                return
+                return True
             raise
         if change.call is EngineCall.DRAIN:
             await self._engines.drain(change.ip, token)
+        return True
 
 
 def _patch_of(change: PodChange) -> Object:

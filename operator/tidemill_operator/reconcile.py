@@ -31,6 +31,8 @@ from tidemill_operator.scaling_view import ScalingView
 logger = logging.getLogger(__name__)
 
 AFTER_CONFLICT_SECONDS: Final = 0.2
+# An engine did not take a word that nobody but us will give it.
+AFTER_SILENCE_SECONDS: Final = 1.0
 
 
 class Scaling(Protocol):
@@ -102,7 +104,7 @@ class Reconciler:
         try:
             await self.cluster.check(plan)
             reason = "WriteRefused"
-            await self.pods.carry_out(key.namespace, plan.pods, reading.admin_token)
+            is_complete = await self.pods.carry_out(key.namespace, plan.pods, reading.admin_token)
             await self.cluster.execute(key, plan, reading.versions)
         except ApiError as error:
             if error.is_conflict and plan.lowered:
@@ -121,7 +123,8 @@ class Reconciler:
             await self.recorder.record(service, cut_event(cut))
         if plan.obstacle is not None:
             raise ObstacleError(plan.obstacle.message)
-        return Outcome.DONE if plan.again_seconds is None else Again(seconds=plan.again_seconds)
+        again_seconds = plan.again_seconds if is_complete else AFTER_SILENCE_SECONDS
+        return Outcome.DONE if again_seconds is None else Again(seconds=again_seconds)
 
     async def _plan_knowing(
         self, service: Object, reading: Reading, scaling: ScalingView | None

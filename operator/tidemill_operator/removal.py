@@ -1,8 +1,10 @@
 """Which replicas of one revision go, which come back, and how far its Deployment may be lowered now.
 
 Pure. Knows the order of victims, how far a drain is, and in which order the ReplicaSet controller deletes:
-the count is lowered only when that order takes exactly the pods that are done. State stands in the pods
-themselves (label and annotation), so a run after a restart goes on. Refuses to know why a number is wanted.
+the count is lowered only when that order takes exactly the pods that are done. A replica that is needed again
+comes back when its engine answers, and is replaced when that takes longer than a drain may. State stands in
+the pods themselves (label and annotation), so a run after a restart goes on. Refuses to know why a number is
+wanted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -82,6 +84,8 @@ def plan_removal(scene: Scene, wanted: int) -> Removal:
     surplus = max(0, len(scene.pods) - wanted)
     choice = _choose(scene)
     victims = choice.victims(surplus)
+    lost = [pod for pod in choice.draining if pod not in victims and _is_lost(pod, scene)]
+    victims += lost
     victim_uids = {pod.uid for pod in victims}
     progress = {pod.uid: _progress(pod, scene) for pod in choice.draining}
     done = {uid for uid in progress if uid in victim_uids and progress[uid] is not Progress.FINISHING}
@@ -90,19 +94,22 @@ def plan_removal(scene: Scene, wanted: int) -> Removal:
     ordered = sorted(scene.pods, key=replica_set_rank)
     num_lowered = _num_safely_lowered(ordered, removable, most)
     count = wanted
-    if wanted < scene.asked:
-        count = min(scene.asked, max(wanted, len(scene.pods) - num_lowered))
+    is_going = bool(lost) and len(scene.pods) > scene.asked
+    if wanted - len(lost) < scene.asked or is_going:
+        count = min(scene.asked, max(wanted - len(lost), len(scene.pods) - num_lowered))
     going = ordered[:num_lowered] if count < min(scene.asked, len(scene.pods)) else []
     return Removal(
         count=count,
         changes=tuple(
             change
             for pod in scene.pods
-            if (change := _change(pod, pod.uid in victim_uids, progress.get(pod.uid), scene.now)) is not None
+            if (change := _change(pod, pod.uid in victim_uids, progress.get(pod.uid), scene)) is not None
         ),
         asks=_asks(choice, surplus) if scene.loads is None else frozenset(),
         leaving=tuple(_leaving(pod, progress[pod.uid], scene) for pod in going if pod.uid in progress),
-        num_draining=len(victims) - sum(pod.uid in victim_uids for pod in choice.free),
+        num_draining=len(victims)
+        - sum(pod.uid in victim_uids for pod in choice.free)
+        + sum(pod.uid not in victim_uids and _is_silent(pod, scene) for pod in choice.draining),
     )
 
 
@@ -144,14 +151,29 @@ def _progress(pod: PodView, scene: Scene) -> Progress:
     load = (scene.loads or {}).get(pod.uid)
     if load is not None and load.is_refusing and load.in_flight_requests == 0:
         return Progress.DRAINED
-    lasted = 0.0
-    if pod.drain_started_at is not None:
-        lasted = (_instant(scene.now) - _instant(pod.drain_started_at)).total_seconds()
+    lasted = _lasted_seconds(pod, scene)
+    if _is_silent(pod, scene) and lasted >= UNREACHABLE_SECONDS:
+        return Progress.UNREACHABLE
     if lasted >= scene.drain_timeout_seconds + ACCEPTING_SECONDS:
         return Progress.OVERDUE
-    if load is None and scene.loads is not None and lasted >= UNREACHABLE_SECONDS:
-        return Progress.UNREACHABLE
     return Progress.FINISHING
+
+
+def _is_silent(pod: PodView, scene: Scene) -> bool:
+    """Tell whether the pod's engine was asked and did not answer; without an address there is none."""
+    return bool(pod.ip) and scene.loads is not None and scene.loads.get(pod.uid) is None
+
+
+def _is_lost(pod: PodView, scene: Scene) -> bool:
+    """Tell whether a replica that is needed again has been silent for as long as a drain may take."""
+    deadline = max(UNREACHABLE_SECONDS, scene.drain_timeout_seconds + ACCEPTING_SECONDS)
+    return _is_silent(pod, scene) and _lasted_seconds(pod, scene) >= deadline
+
+
+def _lasted_seconds(pod: PodView, scene: Scene) -> float:
+    if pod.drain_started_at is None:
+        return 0.0
+    return (_instant(scene.now) - _instant(pod.drain_started_at)).total_seconds()
 
 
 def _num_safely_lowered(ordered: Sequence[PodView], removable: set[str], most: int) -> int:
@@ -166,20 +188,23 @@ def _num_safely_lowered(ordered: Sequence[PodView], removable: set[str], most: i
     return 0
 
 
-def _change(pod: PodView, is_victim: bool, progress: Progress | None, now: str) -> PodChange | None:
-    """Say what one pod's labels, annotations and engine need; None when they are as they should be."""
+def _change(pod: PodView, is_victim: bool, progress: Progress | None, scene: Scene) -> PodChange | None:
+    """Say what one pod's labels, annotations and engine need; None when they are as they should be.
+
+    A replica whose engine does not answer drains for all we know, so it stays out of routing.
+    """
     if progress is None:
         if is_victim and pod.is_ready:
-            return _begin(pod, now)
+            return _begin(pod, scene.now)
         return None if pod.has_routable_label else _mark_routable(pod)
-    if not is_victim:
+    if not is_victim and not _is_silent(pod, scene):
         return _take_back(pod)
-    cost = COST_DRAINING if progress is Progress.FINISHING else COST_DONE
+    cost = COST_DONE if is_victim and progress is not Progress.FINISHING else COST_DRAINING
     if pod.deletion_cost == cost and pod.drain_started_at is not None:
         return None
     annotations = {
         names.ANNOTATION_DELETION_COST: str(cost),
-        names.ANNOTATION_DRAIN_STARTED_AT: pod.drain_started_at or now,
+        names.ANNOTATION_DRAIN_STARTED_AT: pod.drain_started_at or scene.now,
     }
     return PodChange(pod=pod.name, uid=pod.uid, ip=pod.ip, annotations=annotations)
 

@@ -62,6 +62,14 @@ async def test_drains_and_takes_back() -> None:
     assert engine.asked == [("PUT", "/drain"), ("DELETE", "/drain")]
 
 
+async def test_a_pod_without_an_address_has_no_engine_that_drains() -> None:
+    engine = Engine()
+    async with running(engine) as admin:
+        assert await admin.take_back("", TOKEN)
+        assert not await admin.drain("", TOKEN)
+    assert engine.asked == []
+
+
 @pytest.mark.parametrize("status", [401, 409, 500])
 async def test_a_refusal_is_no_answer_and_never_shows_the_token(
     status: int, caplog: pytest.LogCaptureFixture

@@ -271,6 +271,33 @@ def test_an_engine_that_does_not_answer_is_left_to_sigterm_after_a_while() -> No
     assert (late.count, late.leaving[0].progress) == (1, Progress.UNREACHABLE)
 
 
+def test_a_replica_that_is_needed_again_comes_back_when_its_engine_answers() -> None:
+    waiting = plan([A, draining("b")], 2, {"b": None})
+    assert (waiting.count, waiting.changes, waiting.num_draining) == (2, (), 1)
+    heard = plan([A, draining("b")], 2, {"b": BUSY})
+    assert (calls(heard, EngineCall.TAKE_BACK), heard.num_draining) == (["b"], 0)
+
+
+def test_a_label_set_by_hand_on_a_replica_that_does_not_answer_begins_its_time() -> None:
+    (change,) = plan([A, draining("b", drain_started_at=None)], 2, {"b": None}).changes
+    assert change.call is EngineCall.NOTHING
+    assert change.annotations[names.ANNOTATION_DRAIN_STARTED_AT] == NOW
+
+
+def test_a_replica_that_is_needed_again_and_never_answers_is_replaced() -> None:
+    lost = draining("b", LONG_AGO, is_ready=True, deletion_cost=COST_DONE)
+    going = plan([A, lost], 2, {"b": None})
+    assert (going.count, going.leaving[0].progress) == (1, Progress.UNREACHABLE)
+    still_there = plan([A, lost], 2, {"b": None}, asked=1)
+    assert still_there.count == 1
+    assert plan([A], 2, {}, asked=1).count == 2
+
+
+def test_a_replica_that_has_no_engine_any_more_comes_back_without_being_asked() -> None:
+    removal = plan([A, replace(draining("b"), ip="")], 2, {"b": None})
+    assert calls(removal, EngineCall.TAKE_BACK) == ["b"]
+
+
 def test_asks_only_for_the_loads_that_decide() -> None:
     assert plan([A, B], 2, None).asks == frozenset()
     assert plan([A, starting("b")], 1, None).asks == frozenset()

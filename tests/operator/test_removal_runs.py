@@ -137,11 +137,32 @@ async def test_a_replica_whose_engine_cannot_be_told_stays_out_of_routing_until_
     await scene.turns()
     scene.engines.dead.add("ip-of-pod-1")
     scene.edit({"replicas": 2})
-    await scene.turns()
+    assert await scene.turns() == Again(seconds=1.0)
     assert not scene.is_routable("pod-1")
+    assert "DrainCancelled" not in scene.events()
     scene.engines.dead.clear()
-    await scene.turns()
+    assert await scene.turns() is Outcome.DONE
     assert scene.is_routable("pod-1")
+    assert "DrainCancelled" in scene.events()
+
+
+async def test_an_engine_that_falls_silent_when_it_is_taken_back_is_told_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = await busy(2, pod_1=1, pod_2=1)
+    scene.edit({"replicas": 1})
+    await scene.turns()
+    scene.edit({"replicas": 2})
+    with monkeypatch.context() as silence:
+        silence.setattr(scene.engines, "take_back", _does_not_hear)
+        assert await scene.turns(1) == Again(seconds=1.0)
+        assert not scene.is_routable("pod-1")
+    assert await scene.turns() is Outcome.DONE
+    assert scene.is_routable("pod-1")
+
+
+async def _does_not_hear(_ip: str, _token: str) -> bool:
+    return False
 
 
 async def test_a_victim_that_is_evicted_lowers_the_count_once_and_nobody_else_goes() -> None:
