@@ -72,6 +72,7 @@ class FakeApi:
         self.num_writes = 0
         self.dies_at: int | None = None
         self.refuses: set[str] = set()
+        self.refusal = 403
         self.checked: list[Object] = []
         self.cache = Cache()
         self._ids = itertools.count(1)
@@ -167,7 +168,8 @@ class FakeApi:
         if self.num_writes == self.dies_at:
             raise Killed
         if kind in self.refuses:
-            raise ApiError(status=403, reason="Forbidden", message="exceeded quota", request=f"PATCH {kind}")
+            status = self.refusal
+            raise ApiError(status=status, reason="Test", message="exceeded quota", request=f"PATCH {kind}")
 
 
 def make_reconciler(api: FakeApi, engines: FakeEngines | None = None) -> Reconciler:

@@ -60,11 +60,13 @@ class Situation:
     `rollout_note`: reason and message of a rollout that is more than the usual one, `rollout_failure` why it
     has been stopped, `lacking_device` why it takes a replica away before it adds one.
 
+    `write_failure`: what the API server has failed at for a while, which keeps no client from an answer.
     `scaling_conditions`: the autoscaler's own, which take the place of those of the same type.
     `activation_failure`: why the last attempt to wake the service from zero came to nothing.
     """
 
     problem: Failure | None = None
+    write_failure: Failure | None = None
     is_suspended: bool = False
     desired: int = 0
     least_ready: int = 0
@@ -98,7 +100,8 @@ class Situation:
     def is_settled(self) -> bool:
         """Tell whether everything is as the spec wants it."""
         counts_match = self.num_updated_ready == self.desired == self.num_pods
-        return self.problem is None and counts_match and not self.is_rolling_out
+        is_stopped = self.problem is not None or self.write_failure is not None
+        return not is_stopped and counts_match and not self.is_rolling_out
 
 
 def evaluate(situation: Situation) -> list[Condition]:
@@ -332,8 +335,9 @@ def _not_ready(kind: str, situation: Situation) -> Condition:
 def _movement(situation: Situation) -> tuple[str, str]:
     """Say in which phase a service is that is on its way."""
     counts = f"{situation.num_updated_ready} of {situation.desired} replicas are ready"
-    if situation.problem is not None:
-        return situation.problem.reason, situation.problem.message
+    stopper = situation.problem or situation.write_failure
+    if stopper is not None:
+        return stopper.reason, stopper.message
     if situation.desired == 0:
         return "Stopping", f"{situation.num_pods} replicas are finishing their streams"
     if situation.is_rolling_out:

@@ -18,6 +18,7 @@ UNTIL_PROGRESS_SECONDS: Final = 3.0
 MAX_PODS_ASKED: Final = 4
 MAX_MESSAGE_LENGTH: Final = 600
 INVALID_TEMPLATE: Final = "InvalidTemplate"
+WRITE_FAILED: Final = "WriteFailed"
 
 
 def template_checks(context: Context, template: Manifest, *, is_new: bool) -> tuple[Manifest, ...]:
@@ -34,7 +35,8 @@ def refused(context: Context, refusal: Refusal) -> Failure:
     if refusal.reason == INVALID_TEMPLATE and isinstance(context.spec.model.source, ImageSource):
         hint = "oci:// needs a cluster with image volumes; "
     message = f"{hint}{refusal.what}: {refusal.message}"
-    return Failure(reason=refusal.reason, message=message[:MAX_MESSAGE_LENGTH])
+    may_pass = refusal.reason == WRITE_FAILED
+    return Failure(reason=refusal.reason, message=message[:MAX_MESSAGE_LENGTH], stalls=not may_pass)
 
 
 def pods_to_ask(context: Context, observed: Observed) -> tuple[PodView, ...]:

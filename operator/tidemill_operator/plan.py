@@ -234,12 +234,11 @@ def _situation(
     failure = replicas.canary_failure
     if failure is None and num_updated_ready < replicas.num_target and replicas.failed is None:
         failure = find_failure(pods, observed.deployment(target), spec.model.load_timeout_seconds)
-    refusal = observed.refusal
-    problem = None
-    if refusal is not None:
-        problem = refused(context, refusal)
+    refusal = None if observed.refusal is None else refused(context, observed.refusal)
+    may_pass = refusal is not None and not refusal.stalls
     return Situation(
-        problem=problem,
+        problem=None if may_pass else refusal,
+        write_failure=refusal if may_pass else None,
         is_suspended=spec.suspend,
         desired=desired,
         least_ready=replicas.bounds.least_ready,

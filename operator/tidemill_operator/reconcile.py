@@ -5,6 +5,7 @@ that is killed at any point leaves nothing that the next run would not finish.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -20,7 +21,7 @@ from tidemill_operator.errors import ApiError, ObstacleError
 from tidemill_operator.keys import Key
 from tidemill_operator.last_words import CutStreams
 from tidemill_operator.manifests import PodSettings
-from tidemill_operator.model_plan import INVALID_TEMPLATE
+from tidemill_operator.model_plan import INVALID_TEMPLATE, WRITE_FAILED
 from tidemill_operator.observed import Observed, Refusal
 from tidemill_operator.plan import Plan, make_plan
 from tidemill_operator.pod_changes import PodChanger
@@ -33,6 +34,8 @@ logger = logging.getLogger(__name__)
 AFTER_CONFLICT_SECONDS: Final = 0.2
 # An engine did not take a word that nobody but us will give it.
 AFTER_SILENCE_SECONDS: Final = 1.0
+# With the queue's growing pauses this takes some eight seconds.
+NUM_LASTING_FAULTS: Final = 5
 
 
 class Scaling(Protocol):
@@ -81,6 +84,7 @@ class Reconciler:
     on_leaving: Callable[[Key, str], object] = _nobody_waits
     scaling: Scaling = field(default_factory=NoScaling)
     settings: PodSettings = field(default_factory=PodSettings)
+    server_faults: Counter[Key] = field(default_factory=Counter)
 
     async def run(self, key: Key) -> Outcome | Again:
         """Bring one service closer to its spec; raise what should be tried again later."""
@@ -88,6 +92,7 @@ class Reconciler:
         if service is None:
             self.cluster.forget(key)
             self.scaling.forget(key)
+            self.server_faults.pop(key, None)
             logger.info("%s is gone; its children go with it", key)
             return Outcome.GONE
         uid = service["metadata"]["uid"]
@@ -110,14 +115,16 @@ class Reconciler:
             if error.is_conflict and plan.lowered:
                 logger.info("%s: a Deployment has changed since it was read; looking again", key)
                 return Again(seconds=AFTER_CONFLICT_SECONDS)
-            if not error.is_refusal:
+            if not (error.is_refusal or self._is_lasting(key, error)):
                 raise
-            refusal = Refusal(what=error.request, message=error.message, reason=reason)
+            told = reason if error.is_refusal else WRITE_FAILED
+            refusal = Refusal(what=error.request, message=error.message, reason=told)
             observed = replace(observed, refusal=refusal)
             await self._tell(service, self._plan(service, observed, scaling))
             if observed.namespace_is_leaving:
                 self.on_leaving(key, uid)
             raise
+        self.server_faults.pop(key, None)
         await self._tell(service, plan)
         for cut in self.cuts_of(key):
             await self.recorder.record(service, cut_event(cut))
@@ -125,6 +132,12 @@ class Reconciler:
             raise ObstacleError(plan.obstacle.message)
         again_seconds = plan.again_seconds if is_complete else AFTER_SILENCE_SECONDS
         return Outcome.DONE if again_seconds is None else Again(seconds=again_seconds)
+
+    def _is_lasting(self, key: Key, error: ApiError) -> bool:
+        """Count the API server's own faults in a row; tell whether they are worth telling."""
+        if error.status >= 500:
+            self.server_faults[key] += 1
+        return error.status >= 500 and self.server_faults[key] >= NUM_LASTING_FAULTS
 
     async def _plan_knowing(
         self, service: Object, reading: Reading, scaling: ScalingView | None

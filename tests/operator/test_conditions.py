@@ -49,6 +49,16 @@ TABLE: dict[str, tuple[Situation, dict[str, tuple[bool, str] | None]]] = {
             "NewerTemplateAvailable": None,
         },
     ),
+    "the API server fails at what the operator writes": (
+        situation(write_failure=Failure(reason="WriteFailed", message="a webhook is down", stalls=False)),
+        {
+            "Ready": (True, "ReplicasReady"),
+            "Available": (True, "MinimumReplicasReady"),
+            "Progressing": (True, "WriteFailed"),
+            "Reconciling": (True, "WriteFailed"),
+            "Stalled": None,
+        },
+    ),
     "pods are being created": (
         situation(**NOTHING_READY),
         {

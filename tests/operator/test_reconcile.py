@@ -93,6 +93,31 @@ async def test_a_refused_write_is_told_in_status_and_tried_again(api: FakeApi) -
     assert ("Service", "prod", "chat") in api.objects
 
 
+async def test_a_write_that_the_api_server_fails_at_again_and_again_is_told_in_status(api: FakeApi) -> None:
+    await converge(api, make_reconciler(api))
+    api.objects[names.KIND, *KEY]["spec"]["replicas"] = 3
+    api.refuses, api.refusal = {"Deployment"}, 500
+    reconciler = make_reconciler(api)
+    for _ in range(4):
+        with pytest.raises(ApiError):
+            await reconciler.run(KEY)
+        assert told_of(api, "Progressing")["reason"] == "ReplicasStarting"
+    with pytest.raises(ApiError):
+        await reconciler.run(KEY)
+    told = told_of(api, "Progressing")
+    assert (told["reason"], "exceeded quota" in told["message"]) == ("WriteFailed", True)
+    assert "Stalled" not in {c["type"] for c in api.objects[names.KIND, *KEY]["status"]["conditions"]}
+    api.refuses = set()
+    await reconciler.run(KEY)
+    assert told_of(api, "Progressing")["reason"] != "WriteFailed"
+
+
+def told_of(api: FakeApi, kind: str) -> Object:
+    conditions = api.objects[names.KIND, *KEY]["status"]["conditions"]
+    found: Object = next(c for c in conditions if c["type"] == kind)
+    return found
+
+
 @pytest.mark.parametrize(
     ("spoil", "restored"),
     [
