@@ -12,6 +12,7 @@ import json
 import os
 import random
 import signal
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -70,7 +71,7 @@ class World:
             text = operator.log.read_text()
             print(f"--- {operator.log.name}\n{text[-6000:]}")
             assert "Forbidden" not in text
-            assert "Traceback" not in text
+            assert traced_errors(text) == []
 
     def write(self, name: str, **spec: Any) -> None:
         """Apply a service."""
@@ -143,6 +144,21 @@ def shape_of(objects: dict[str, Object]) -> dict[str, Object]:
             spec.pop(given, None)
         shape[key] = {**decided, "spec": spec, "template": (obj.get("data") or {}).get("template")}
     return shape
+
+
+def traced_errors(log: str) -> list[str]:
+    """Give the operator's own messages with a stack trace: errors that it did not expect.
+
+    Kopf gives up on an answer such as 410 with a trace of its own, and is begun anew.
+    """
+    lines = log.splitlines()
+    return [
+        line
+        for line, following in pairwise(lines)
+        if following.startswith("Traceback")
+        and " tidemill_operator." in line
+        and "the watch of the services failed; it begins anew" not in line
+    ]
 
 
 def orphans_of(services: dict[str, Object], objects: dict[str, Object]) -> list[str]:
@@ -228,6 +244,10 @@ BAD_DAY = Faults(
     # Leadership has tests of its own; an operator that loses it ends, as it must.
     spared=("/leases",),
 )
+# A day is begun again until all of these have happened.
+BAD_THINGS = {"refused 409", "refused 410", "refused 429", "refused 500", "dropped"}
+# Two services, five changes, eight watches; a peaceful day takes about a hundred.
+MAX_REQUESTS_PER_DAY = 600
 
 
 def test_converges_through_an_api_server_on_a_bad_day_with_a_bounded_number_of_requests(
@@ -238,18 +258,18 @@ def test_converges_through_an_api_server_on_a_bad_day_with_a_bounded_number_of_r
     operator = world.start()
     wait_until("a leader", lambda: operator.metric("tidemill_operator_is_leader"), timeout_seconds=60)
     world.proxy.misbehave(BAD_DAY)
-    for step in STEPS[:5]:
-        step(world)
-    world.wait_settled("the services on a bad day")
+    num_days = 0
+    while num_days == 0 or not BAD_THINGS <= world.proxy.counts.keys():
+        num_days += 1
+        for step in STEPS[:5]:
+            step(world)
+        world.wait_settled("the services on a bad day")
     assert operator.process.poll() is None, "the operator must live through it"
     world.proxy.misbehave(Faults())
     world.delete("b")
     wait_until("the deleted service's children to go", lambda: not _of(world, "b"), timeout_seconds=60)
     assert orphans_of(world.services(), world.objects()) == []
-    refused = {
-        what: count for what, count in world.proxy.counts.items() if what.startswith(("refused", "dr"))
-    }
+    harmed = {what: count for what, count in world.proxy.counts.items() if not what.isupper()}
     total = sum(count for what, count in world.proxy.counts.items() if what.isupper())
-    print(f"requests: {total}, of which the proxy harmed {refused}")
-    assert len(refused) >= 5, "the day was not bad enough to show anything"
-    assert total < 1500
+    print(f"{num_days} days, requests: {total}, of which the proxy harmed {harmed}")
+    assert total < num_days * MAX_REQUESTS_PER_DAY

@@ -26,8 +26,8 @@ pytestmark = pytest.mark.cluster
 NUM_SERVICES = 500
 NUM_WRITERS = 4
 MAX_MEMORY_BYTES = 300 * 1024 * 1024
-# Two lists of names to look up, ten writes, and a handful of looks as the controllers add pods.
-MAX_REQUESTS_PER_SERVICE = 60
+# Two runs of a service: names looked up, six objects, two events, two statuses; twenty in all.
+MAX_REQUESTS_PER_SERVICE = 30
 # The leader renews its Lease every two seconds: so many renewals are how long "then" is looked at.
 NUM_RENEWALS = 5
 # A renewal reads and writes; all else is what 500 services cost while nothing happens to them.
