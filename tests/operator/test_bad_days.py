@@ -118,7 +118,10 @@ class World:
         try:
             wait_until(what, self.settled, timeout_seconds=90)
         except Exception as error:
-            told = {name: service.get("status") for name, service in self.services().items()}
+            told = {
+                name: (service["metadata"]["generation"], service.get("status"))
+                for name, service in self.services().items()
+            }
             raise AssertionError(f"{error}: {json.dumps(told, indent=1)}") from error
 
 
@@ -259,7 +262,7 @@ def test_converges_through_an_api_server_on_a_bad_day_with_a_bounded_number_of_r
     wait_until("a leader", lambda: operator.metric("tidemill_operator_is_leader"), timeout_seconds=60)
     world.proxy.misbehave(BAD_DAY)
     num_days = 0
-    while num_days == 0 or not BAD_THINGS <= world.proxy.counts.keys():
+    while num_days == 0 or not world.proxy.counts.keys() >= BAD_THINGS:
         num_days += 1
         for step in STEPS[:5]:
             step(world)
