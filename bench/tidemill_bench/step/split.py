@@ -41,7 +41,8 @@ _NATIVE_SECTIONS = {
     "head": "linears",
 }
 _BLOCK_SIZE = 32
-_CHUNK_TOKENS = 512
+# Prompts are computed beside decoding requests, at worst in chunks of this size.
+_LEAST_CHUNK_TOKENS = 32
 _SPARE_STEPS = 8
 _FIRST_TOKEN = 1000
 
@@ -59,7 +60,7 @@ class StepSplit:
 
 def split_step(uri: str, num_rows: int, context: int, num_steps: int) -> StepSplit:
     """Let so many requests decode at about that context and split their steps."""
-    num_outputs = num_steps + 2 * -(-num_rows * context // _CHUNK_TOKENS) + _SPARE_STEPS
+    num_outputs = num_steps + -(-num_rows * context // _LEAST_CHUNK_TOKENS) + _SPARE_STEPS
     engine, runner = _engine(uri, num_rows, context + num_outputs)
     parts: defaultdict[str, float] = defaultdict(float)
     totals: list[float] = []
