@@ -156,4 +156,4 @@ def test_a_race_on_the_real_engine_compares_useful_tokens_per_second() -> None:
     result = RaceResult(runs=(run(WIDE.name, 10.0), run(STATIC.name, 20.0), run(TRANSFORMERS, 30.0)))
     assert result.ratios(STATIC.name) == {"medium": 2.0}
     assert result.ratios(TRANSFORMERS) == {"medium": 3.0}
-    assert result.unmet() == ["over transformers, medium: 3.00, expected 4"]
+    assert result.unmet() == ["over transformers generate, medium: 3.00, expected 4"]
