@@ -48,11 +48,17 @@ def path(request: pytest.FixtureRequest) -> KernelPath:
     return found
 
 
-@pytest.fixture(params=[False, True], ids=["vectors", "tiles"])
-def with_tiles(request: pytest.FixtureRequest, path: KernelPath) -> bool:
-    if request.param and path.name != "amx":
-        pytest.skip("this path has no tiles")
-    return bool(request.param)
+def ways() -> list[Any]:
+    """List the paths, with vectors each and with tiles where there are any."""
+    pairs = [(path, with_tiles) for path in supported_paths() for with_tiles in (False, True)]
+    return [
+        pytest.param(path, with_tiles, id=f"{path.name}-{'tiles' if with_tiles else 'vectors'}")
+        for path, with_tiles in pairs
+        if path.name == "amx" or not with_tiles
+    ]
+
+
+each_way = pytest.mark.parametrize(("path", "with_tiles"), ways())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,6 +244,7 @@ def tokens_of(count: int, seed: int = 0) -> list[int]:
     return found
 
 
+@each_way
 @pytest.mark.parametrize(
     "changes",
     [
@@ -270,6 +277,7 @@ def test_prompts_in_chunks_and_decodes_are_the_reference(
     rig.check(first, both[1:])
 
 
+@each_way
 @pytest.mark.parametrize("count", [1, 3, 9, 14, 15, 17, 33, 64, 290])
 def test_any_number_of_rows_is_the_reference(path: KernelPath, with_tiles: bool, count: int) -> None:
     rig = Rig(SHAPE, path, with_tiles=with_tiles)
@@ -331,6 +339,7 @@ def test_a_row_that_is_not_a_number_spoils_no_other(path: KernelPath) -> None:
     rig.check(good, logits[1:])
 
 
+@each_way
 @pytest.mark.parametrize(("weights", "tolerance"), [("int8", 0.05), ("int4", 0.4)])
 @pytest.mark.parametrize("count", [1, 7, 33])
 def test_quantised_weights_stay_near_the_reference(
