@@ -69,6 +69,7 @@ class ApiProxy:
         self.url = ""
         self.counts: Counter[str] = Counter()
         self.num_writes = 0
+        self._num_refused: Counter[bool] = Counter()
 
     def start(self) -> None:
         """Listen on a free port."""
@@ -136,7 +137,9 @@ class ApiProxy:
         if self._happens(faults.refused):
             # Nobody is told of a conflict who only reads.
             statuses = [s for s in faults.refusals if s != 409 or request.method in WRITES]
-            return self._refuse(self._random.choice(statuses))
+            kind = request.method in WRITES
+            self._num_refused[kind] += 1
+            return self._refuse(statuses[self._num_refused[kind] % len(statuses) - 1])
         is_last = self._count_write(request.method)
         if is_last and self._script.is_before:
             self._act()

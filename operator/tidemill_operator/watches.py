@@ -6,8 +6,9 @@ they ask the API server for ours alone and notice what went while a connection w
 write anything itself.
 """
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -142,13 +143,29 @@ async def run_watches(router: EventRouter, scope: Scope, on_started: Callable[[]
     settings.watching.server_timeout = 270
     settings.watching.client_timeout = 300
     namespaces = sorted(scope.namespaces)
-    await kopf.operator(
+    tasks = await kopf.spawn_tasks(
         registry=registry,
         settings=settings,
         standalone=True,
         clusterwide=not namespaces,
         namespaces=namespaces,
     )
+    await _until_one_ends(tasks)
+
+
+async def _until_one_ends(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Run kopf's own tasks until one of them ends, then end the others and raise what ended it.
+
+    `kopf.operator()` would also cancel every task that has begun since: those that work on services.
+    """
+    try:
+        ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    for task in ended:
+        task.result()
 
 
 async def connection() -> kopf.ConnectionInfo:

@@ -1,6 +1,6 @@
-"""The operator killed at any write.
+"""The operator killed at any write, and an API server that refuses, drops, delays and forgets.
 
-A real API server with controllers and no node; a proxy in front of it counts the writes, a thread plays the
+A real API server with controllers and no node; a proxy in front of it does the harm, a thread plays the
 kubelet. Kills happen at the n-th write, before it reaches the API server or after, so that every place in a
 run is hit and no clock decides. How long a dead leader's Lease counts is tested elsewhere.
 """
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from harness.kubectl import wait_until
 
+from api_proxy import Faults
 from operator_process import EAGER, Account, Admin, Kubelet, Operator, restricted_pod
 from tidemill_operator import names
 
@@ -233,3 +234,45 @@ def test_an_operator_killed_at_any_write_is_finished_by_the_next(
 def _of(world: World, service: str) -> dict[str, Object]:
     found = world.objects().items()
     return {key: obj for key, obj in found if obj["metadata"]["labels"][names.LABEL_SERVICE] == service}
+
+
+BAD_DAY = Faults(
+    delayed=0.2,
+    delay_seconds=0.1,
+    refused=0.06,
+    dropped=0.03,
+    answer_lost=0.04,
+    watch_expired=0.2,
+    watch_cut_after=5,
+    # Leadership has tests of its own; an operator that loses it ends, as it must.
+    spared=("/leases",),
+)
+# A day is begun again until all of these have happened.
+BAD_THINGS = {"refused 409", "refused 410", "refused 429", "refused 500", "dropped"}
+# Two services, five changes, eight watches; a peaceful day takes about a hundred.
+MAX_REQUESTS_PER_DAY = 300
+
+
+def test_converges_through_an_api_server_on_a_bad_day_with_a_bounded_number_of_requests(
+    make_world: Callable[[int], World],
+) -> None:
+    world = make_world(7)
+    world.make_gateway()
+    operator = world.start()
+    wait_until("a leader", lambda: operator.metric("tidemill_operator_is_leader"), timeout_seconds=60)
+    world.proxy.misbehave(BAD_DAY)
+    num_days = 0
+    while num_days == 0 or not world.proxy.counts.keys() >= BAD_THINGS:
+        num_days += 1
+        for step in STEPS[:5]:
+            step(world)
+        world.wait_settled("the services on a bad day")
+    assert operator.process.poll() is None, "the operator must live through it"
+    world.proxy.misbehave(Faults())
+    world.delete("b")
+    wait_until("the deleted service's children to go", lambda: not _of(world, "b"), timeout_seconds=60)
+    assert orphans_of(world.services(), world.objects()) == []
+    harmed = {what: count for what, count in world.proxy.counts.items() if not what.isupper()}
+    total = sum(count for what, count in world.proxy.counts.items() if what.isupper())
+    print(f"{num_days} days, requests: {total}, of which the proxy harmed {harmed}")
+    assert total < num_days * MAX_REQUESTS_PER_DAY

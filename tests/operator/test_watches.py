@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from tidemill_operator import names
 from tidemill_operator.claims import Claims
 from tidemill_operator.keys import Key
 from tidemill_operator.observed import LostClaim
-from tidemill_operator.watches import EventRouter, Scope
+from tidemill_operator.watches import EventRouter, Scope, run_watches
 
 CHAT, OTHER = Key("prod", "chat"), Key("prod", "other")
 SYSTEM = "tidemill-system"
@@ -185,3 +186,31 @@ def test_the_oldest_service_keeps_a_host() -> None:
     lost = LostClaim(what="chat.example.com", owner="prod/chat", is_host=True)
     assert asked.claims.lost(OTHER) == (lost,)
     assert asked.claims.lost(CHAT) == ()
+
+
+async def test_a_watch_that_fails_ends_alone_and_leaves_the_work_that_it_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    working: list[asyncio.Task[None]] = []
+    idle = asyncio.Event()
+
+    async def wait_for_ever() -> None:
+        await idle.wait()
+
+    async def fail() -> None:
+        working.append(asyncio.create_task(wait_for_ever()))
+        raise OSError("410: gone")
+
+    async def spawn_tasks(**_: Any) -> list[asyncio.Task[None]]:
+        started.extend((asyncio.create_task(fail()), asyncio.create_task(wait_for_ever())))
+        return started
+
+    started: list[asyncio.Task[None]] = []
+    monkeypatch.setattr("kopf.spawn_tasks", spawn_tasks)
+    asked = Asked()
+    with pytest.raises(OSError, match="gone"):
+        await run_watches(asked.router, asked.scope, on_started=lambda: None)
+    assert all(task.done() for task in started)
+    assert not working[0].done()
+    idle.set()
+    await working[0]
