@@ -30,7 +30,10 @@ _NOT_PASSED_ON = frozenset({"host", "transfer-encoding", "connection", "content-
 
 @dataclass(frozen=True, kw_only=True)
 class Faults:
-    """How likely each fault is for one request, from 0 to 1; a watch is cut after so many events."""
+    """How likely each fault is for one request, from 0 to 1; a watch is cut after so many events.
+
+    What is spared is not counted either.
+    """
 
     delayed: float = 0.0
     delay_seconds: float = 0.05
@@ -125,11 +128,13 @@ class ApiProxy:
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         is_watch = request.query.get("watch") == "true"
         faults = self._script.faults
-        if any(word in request.path for word in faults.spared):
+        is_spared = any(word in request.path for word in faults.spared)
+        if is_spared:
             faults = Faults()
         if self._happens(faults.delayed):
             await asyncio.sleep(faults.delay_seconds * self._random.random())
-        self.counts["WATCH" if is_watch else request.method] += 1
+        if not is_spared:
+            self.counts["WATCH" if is_watch else request.method] += 1
         if self._happens(faults.dropped):
             return self._drop(request)
         if is_watch and self._happens(faults.watch_expired):
