@@ -145,6 +145,17 @@ class Cluster:
         for manifest in plan.checks:
             await self._api.apply(manifest, is_dry_run=True)
 
+    async def is_refused_all(self, key: Key) -> bool:
+        """Ask whether the namespace is being deleted, without a right to read namespaces."""
+        name = names.controller_revision_name(key.name, "probe")
+        metadata = {"name": name, "namespace": key.namespace}
+        probe = {"apiVersion": "apps/v1", "kind": "ControllerRevision", "metadata": metadata, "revision": 0}
+        try:
+            await self._api.apply(probe, is_dry_run=True)
+        except ApiError as error:
+            return observed.NAMESPACE_LEAVING_WORDS in error.message
+        return False
+
     async def execute(self, key: Key, plan: Plan, versions: Mapping[ObjectKey, str]) -> None:
         """Carry out everything but status and events; stop at the first failure."""
         for manifest in plan.secrets:

@@ -151,10 +151,18 @@ class Observed:
     lost_claims: tuple[LostClaim, ...] = ()
     progress: Mapping[str, ModelProgress | None] | None = None
     refusal: Refusal | None = None
+    is_refused_all: bool = False
+
+    @property
+    def has_leaving_pods(self) -> bool:
+        """Tell whether pods go that are not drained: evicted, deleted by hand, or with their namespace."""
+        return any(pod.is_terminating and not pod.is_draining for pod in self.pods)
 
     @property
     def namespace_is_leaving(self) -> bool:
         """Tell whether the API server makes nothing more here, since the namespace is being deleted."""
+        if self.is_refused_all:
+            return True
         said = [deployment.creation_failure for deployment in self.deployments]
         said += [] if self.refusal is None else [self.refusal.message]
         return any(NAMESPACE_LEAVING_WORDS in message for message in said)

@@ -100,7 +100,11 @@ class Reconciler:
             self.on_leaving(key, uid)
             return Outcome.DONE
         reading = await self.cluster.observe(service)
-        observed = replace(reading.observed, lost_claims=self.claims.lost(key))
+        observed = replace(
+            reading.observed,
+            lost_claims=self.claims.lost(key),
+            is_refused_all=reading.observed.has_leaving_pods and await self.cluster.is_refused_all(key),
+        )
         scaling = self.scaling.look(service, reading)
         observed, plan = await self._plan_knowing(service, replace(reading, observed=observed), scaling)
         if observed.namespace_is_leaving:

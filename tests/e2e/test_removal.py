@@ -176,6 +176,10 @@ async def test_a_rollout_goes_on_where_every_gpu_is_taken_and_says_how(
     assert revisions == {space.service("gpus")["status"]["revision"]["update"]}
 
 
+# One request at a time, whole prompts, one set of kernels: rounding is then the same in every replica.
+SAME_NUMBERS = ["--no-enable-prefix-caching", "--cpu-kernels", "avx2"]
+
+
 @pytest.fixture
 def real(space: Namespace, real_engine: str) -> Iterator[Namespace]:
     """Offer a service of two replicas of the real model."""
@@ -184,7 +188,7 @@ def real(space: Namespace, real_engine: str) -> Iterator[Namespace]:
         real_engine,
         uri="builtin://smollm2-135m",
         replicas=2,
-        engine={"image": real_engine, "maxNumSeqs": 8},
+        engine={"image": real_engine, "maxNumSeqs": 1, "args": SAME_NUMBERS},
         resources={"requests": {"cpu": "200m", "memory": "1Gi"}, "limits": {"memory": "3Gi"}},
         drain={"timeout": "10m"},
     )

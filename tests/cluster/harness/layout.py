@@ -66,18 +66,22 @@ class Layout:
 
     @property
     def service_cidr(self) -> str:
-        """Return the services' network: about two thousand addresses, room for one index below 32 each."""
-        return f"10.97.{8 * self.index}.0/21"
+        """Return the services' network: about two thousand addresses for each index."""
+        return f"{self._service_address(0)}/21"
 
     @property
     def api_service_ip(self) -> str:
         """Return the address of the service `kubernetes`."""
-        return f"10.97.{8 * self.index}.1"
+        return self._service_address(1)
 
     @property
     def dns_service_ip(self) -> str:
         """Return the address of the service `kube-dns`."""
-        return f"10.97.{8 * self.index}.10"
+        return self._service_address(10)
+
+    def _service_address(self, host: int) -> str:
+        second, third = divmod(8 * self.index, 256)
+        return f"10.{97 + second}.{third}.{host}"
 
     @property
     def cgroup(self) -> str:
