@@ -18,32 +18,11 @@ from typing import Any
 
 from aiohttp import web
 
+from tidemill_engine.metrics import SECONDS
 from tidemill_operator.fleet.figures import engine_from_load
 from tidemill_operator.fleet.scraper import EngineTarget, Scraper
 
 MAX_SHARE = 1 / 3
-_BOUNDS = (
-    0.001,
-    0.005,
-    0.01,
-    0.02,
-    0.04,
-    0.06,
-    0.08,
-    0.1,
-    0.25,
-    0.5,
-    0.75,
-    1,
-    2.5,
-    5,
-    7.5,
-    10,
-    20,
-    40,
-    80,
-    160,
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +82,8 @@ def measure(options: ScrapeOptions) -> ScrapeCost:
 def answer_of(number: int) -> bytes:
     """Write what a busy engine says at `/load`."""
     draw = random.Random(number)  # noqa: S311 - numbers to look at
-    counts = [draw.randrange(100_000) for _ in _BOUNDS]
-    histogram = [[bound, sum(counts[: n + 1])] for n, bound in enumerate(_BOUNDS)] + [[None, sum(counts)]]
+    counts = [draw.randrange(100_000) for _ in SECONDS]
+    histogram = [[bound, sum(counts[: n + 1])] for n, bound in enumerate(SECONDS)] + [[None, sum(counts)]]
     document: dict[str, Any] = {
         "started": 1.0,
         "ready": True,

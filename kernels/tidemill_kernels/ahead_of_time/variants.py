@@ -112,7 +112,7 @@ def _attention(
             "IS_NARROW": kv is not None,
             "NUM_HEADS": heads.num_heads,
             "GROUP": heads.group,
-            "GROUP_PADDED": 1 << (heads.group - 1).bit_length(),
+            "GROUP_PADDED": heads.padded_group,
             "HEAD_DIM": heads.head_dim,
             "DIM_BLOCK": heads.head_dim,
             "ROWS": launch.rows,

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tidemill_kernels.sizes import next_power_of_two
+
 MIN_ROWS = 16
 MAX_ROWS = 128
 DECODE_KEYS = 64
@@ -31,6 +33,11 @@ class HeadShape:
     def group(self) -> int:
         """Return the number of query heads that share a key/value head."""
         return self.num_heads // self.num_kv_heads
+
+    @property
+    def padded_group(self) -> int:
+        """Return the group rounded up to a power of two, so that a tile's rows divide evenly into tokens."""
+        return next_power_of_two(self.group)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +70,8 @@ def plan_attention(
     if any(new > length for new, length in zip(query_lens, seq_lens, strict=True)):
         raise ValueError("a sequence has more new tokens than tokens")
     longest = max(query_lens, default=0)
-    rows = _rows(longest, heads.group)
-    tokens = max(1, rows // _padded(heads.group))
+    rows = _rows(longest, heads.padded_group)
+    tokens = max(1, rows // heads.padded_group)
     tiles = [(sequence, start) for sequence, new in enumerate(query_lens) for start in range(0, new, tokens)]
     is_decode = longest <= 1
     return AttentionLaunch(
@@ -88,12 +95,7 @@ def plan_parts(num_programs: int, longest_context: int, num_multiprocessors: int
     return max(1, min(wanted, possible, MAX_PARTS))
 
 
-def _rows(longest: int, group: int) -> int:
+def _rows(longest: int, padded_group: int) -> int:
     """Choose the rows of a tile: all of a short chunk, at most MAX_ROWS, at least MIN_ROWS."""
-    wanted = min(MAX_ROWS, _padded(group) * max(1, longest))
-    return max(MIN_ROWS, _padded(group), 1 << max(0, wanted - 1).bit_length())
-
-
-def _padded(group: int) -> int:
-    """Round a group of heads up to a power of two, so that rows divide evenly into tokens."""
-    return 1 << (group - 1).bit_length()
+    wanted = min(MAX_ROWS, padded_group * max(1, longest))
+    return max(MIN_ROWS, padded_group, next_power_of_two(wanted))

@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tidemill_kernels.paged_attention.launch import AttentionLaunch
+from tidemill_kernels.paged_attention.launch import AttentionLaunch, HeadShape
 
 _LOG2_E = 1.4426950408889634
 
@@ -228,7 +228,7 @@ def paged_attention(
     part_out = wide((parts, num_tokens, num_heads, head_dim)) if parts > 1 else out
     part_stats = wide((2, parts, num_tokens, num_heads)) if parts > 1 else out
     dim_block = max(16, triton.next_power_of_2(head_dim))
-    group = num_heads // num_kv_heads
+    heads = HeadShape(num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim)
     paged_attention_kernel[(num_tiles, num_kv_heads, parts)](
         out,
         part_out,
@@ -255,8 +255,8 @@ def paged_attention(
         HAS_SOFT_CAP=options.soft_cap > 0,
         IS_NARROW=caches[0].dtype != query.dtype,
         NUM_HEADS=num_heads,
-        GROUP=group,
-        GROUP_PADDED=triton.next_power_of_2(group),
+        GROUP=heads.group,
+        GROUP_PADDED=heads.padded_group,
         HEAD_DIM=head_dim,
         DIM_BLOCK=dim_block,
         ROWS=launch.rows,

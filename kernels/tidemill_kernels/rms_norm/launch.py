@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidemill_kernels.sizes import next_power_of_two
+
 MAX_SIZE = 65_536
 
 
@@ -22,5 +24,5 @@ def plan_norm(size: int) -> NormLaunch:
     """
     if not 0 < size <= MAX_SIZE:
         raise ValueError(f"rows of 1 to {MAX_SIZE} elements can be normalised, not {size}")
-    block = 1 << (size - 1).bit_length()
+    block = next_power_of_two(size)
     return NormLaunch(block=block, num_warps=min(16, max(1, block // 512)))

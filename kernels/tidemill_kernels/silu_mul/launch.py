@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidemill_kernels.sizes import next_power_of_two
+
 
 @dataclass(frozen=True, kw_only=True)
 class GateLaunch:
@@ -16,5 +18,5 @@ class GateLaunch:
 
 def plan_gate(num_tokens: int, size: int) -> GateLaunch:
     """Lay out `num_tokens` rows whose gate and up parts have `size` columns each."""
-    block = min(1024, 1 << max(0, size - 1).bit_length())
+    block = min(1024, next_power_of_two(size))
     return GateLaunch(grid=(num_tokens, -(-size // block)), block=block, num_warps=max(1, block // 256))

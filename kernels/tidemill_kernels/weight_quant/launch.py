@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidemill_kernels.sizes import next_power_of_two
+
 
 @dataclass(frozen=True, kw_only=True)
 class ProductLaunch:
@@ -29,7 +31,7 @@ def plan_product(num_tokens: int, group_size: int | None = None) -> ProductLaunc
     inputs = 64 if group_size is None else min(64, group_size)
     if inputs < 16 or inputs & (inputs - 1) or (group_size is not None and group_size % inputs):
         raise ValueError(f"group sizes are multiples of a power of two of at least 16, not {group_size}")
-    rows = max(16, min(128, 1 << max(0, num_tokens - 1).bit_length()))
+    rows = max(16, min(128, next_power_of_two(num_tokens)))
     is_small = rows <= 32
     return ProductLaunch(
         rows=rows,
