@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from aiohttp import ClientSession
@@ -16,6 +17,7 @@ from aiohttp import ClientSession
 READY = "api.serve: ready after"
 _LISTENING = re.compile(r"listening on (http://\S+)")
 _CORE_PID = re.compile(r"started the core, pid (\d+)")
+_RANK_PID = re.compile(r"started rank \d+, pid (\d+)")
 
 
 @dataclass(kw_only=True)
@@ -27,6 +29,7 @@ class EngineProcess:
     lines: list[str] = field(default_factory=list)
     urls: list[str] = field(default_factory=list)
     core_pid: int = 0
+    rank_pids: list[int] = field(default_factory=list)
     _news: asyncio.Event = field(default_factory=asyncio.Event)
     _reader: asyncio.Task[None] | None = None
 
@@ -50,6 +53,8 @@ class EngineProcess:
                 self.urls.append(match[1])
             if match := _CORE_PID.search(line):
                 self.core_pid = int(match[1])
+            if match := _RANK_PID.search(line):
+                self.rank_pids.append(int(match[1]))
             self._news.set()
         self._news.set()
 
@@ -93,6 +98,14 @@ class EngineProcess:
     async def until_idle(self) -> dict[str, Any]:
         """Wait until the core holds no request and return its figures then."""
         return await self.until_stats(lambda stats: stats["num_running"] == stats["num_waiting"] == 0)
+
+
+def is_running(pid: int) -> bool:
+    """Say whether a process exists and is more than a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 async def until(condition: Callable[[], bool]) -> None:

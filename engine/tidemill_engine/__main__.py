@@ -30,6 +30,7 @@ from tidemill_engine.config import (
     SCHEDULERS,
     CacheConfig,
     CoreConfig,
+    DeviceConfig,
     DynamicConfig,
     ModelConfig,
     OrderConfig,
@@ -115,6 +116,13 @@ def _add_engine_flags(group: argparse._ArgumentGroup) -> None:
         choices=KERNELS,
         default=os.environ.get(KERNELS_VARIABLE, "auto"),
         help=f"instructions to compute with: the best there are (default, or ${KERNELS_VARIABLE})",
+    )
+    group.add_argument(
+        "--tensor-parallel-size",
+        type=int,
+        default=DeviceConfig.tensor_parallel_size,
+        metavar="N",
+        help="processes that compute the model together, one per GPU (default 1)",
     )
     group.add_argument("--max-model-len", type=int, help="longest sequence (default: the model's)")
     group.add_argument("--max-num-seqs", type=int, default=SchedulerConfig.max_num_seqs)
@@ -272,6 +280,7 @@ def make_config(arguments: argparse.Namespace, api_key: str | None) -> ServeConf
             swap_bytes=int(arguments.swap_space * GIB),
         ),
         scheduler=_scheduler_config(arguments),
+        device=DeviceConfig(tensor_parallel_size=arguments.tensor_parallel_size),
         log_level=arguments.log_level,
     )
     token_file = arguments.admin_token_file

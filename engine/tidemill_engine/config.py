@@ -167,12 +167,24 @@ class SchedulerConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DeviceConfig:
+    """On what steps are computed: by how many processes together."""
+
+    tensor_parallel_size: int = 1
+
+    def __post_init__(self) -> None:
+        size = self.tensor_parallel_size
+        _require(1 <= size <= 64, "tensor_parallel_size", size, "between 1 and 64")
+
+
+@dataclass(frozen=True, kw_only=True)
 class CoreConfig:
     """Everything the core process is told; crosses to it as JSON."""
 
     model: ModelConfig
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    device: DeviceConfig = field(default_factory=DeviceConfig)
     log_level: str = "info"
 
     def to_json(self) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import select
 import socket
 import struct
+import threading
 from typing import Generic, TypeVar
 
 import msgspec
@@ -69,7 +70,10 @@ class FrameDecoder(Generic[ReceivedT]):
 
 
 class FrameConnection(Generic[ReceivedT]):
-    """One end of the socket for a process that may block: `send` blocks, `receive` drains what has come."""
+    """One end of the socket for a process that may block: `send` blocks, `receive` drains what has come.
+
+    Any thread may send; one receives.
+    """
 
     def __init__(
         self,
@@ -80,6 +84,7 @@ class FrameConnection(Generic[ReceivedT]):
     ) -> None:
         sock.setblocking(True)
         self._sock = sock
+        self._sending = threading.Lock()
         self._max_frame_bytes = max_frame_bytes
         self._frames = FrameDecoder(receives, max_frame_bytes)
         self._poll = select.poll()
@@ -89,7 +94,8 @@ class FrameConnection(Generic[ReceivedT]):
         """Write one frame whole, waiting while the peer's buffer is full."""
         data = encode_frame(frame, self._max_frame_bytes)
         try:
-            self._sock.sendall(data)
+            with self._sending:
+                self._sock.sendall(data)
         except (BrokenPipeError, ConnectionResetError) as error:
             raise PeerGone("the other process has closed the socket") from error
 

@@ -14,13 +14,11 @@ that is repeated because its computing failed does not copy again.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from tidemill_engine.messages import SamplingParams, TokenLogprobs
+from tidemill_engine.messages import SamplingParams, TokenLogprobs
 
 IntArray = npt.NDArray[np.int32]
 LongArray = npt.NDArray[np.int64]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from api_builders import make_serve_config, parse_events, read_event
-from engine_process import EngineProcess, running_engine, until
+from engine_process import EngineProcess, is_running, running_engine, until
 from tidemill_engine.api.config import AdminConfig, HttpConfig
 from tidemill_engine.api.serve import Listening, Server
 from tidemill_engine.api.termination import MAX_LOG_BYTES, Ending, termination_record
@@ -26,14 +26,6 @@ pytestmark = pytest.mark.slow  # each test starts both processes
 SIM = "sim://test?step_ms=2&output_tokens=20"
 SLOW = "sim://test?step_ms=400"
 BLOCK_SIZE = 32
-
-
-def is_running(pid: int) -> bool:
-    """Say whether a process exists and is more than a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def memory_map(pid: int) -> str:

@@ -16,37 +16,9 @@ from tidemill_engine.runner import machine
 from tidemill_engine.runner.cpu import CpuRunner
 from tidemill_engine.runner.load import load_runner
 from tidemill_engine.runner.torch_cpu import TorchCpuRunner
+from tiny_models import prompts_of, save_model
 
-VOCAB = 97
-COMMON = {
-    "vocab_size": VOCAB,
-    "hidden_size": 32,
-    "intermediate_size": 56,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-    "eos_token_id": 1,
-    "bos_token_id": 0,
-    "pad_token_id": None,
-    "initializer_range": 0.3,
-}
 LOGPROB_TOLERANCE = 1e-4
-
-
-def save_model(directory: Path, family: str, **changes: object) -> Any:
-    """Write a tiny random model as transformers does, and return it."""
-    import transformers
-
-    torch.manual_seed(0)
-    config = getattr(transformers, f"{family}Config")(**{**COMMON, **changes})
-    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith(("norm.weight", ".bias")):
-                parameter.uniform_(0.5, 1.5)
-    model.save_pretrained(directory)
-    return model
 
 
 def load(directory: Path, *, budget: int = 16, **model: Any) -> CpuRunner:
@@ -67,11 +39,6 @@ def serve(runner: CpuRunner, prompts: list[list[int]], **sampling: Any) -> Harne
         harness.add(make_request(str(index), prompt=prompt, max_tokens=6, **sampling))
     harness.run()
     return harness
-
-
-def prompts_of(*lengths: int) -> list[list[int]]:
-    generator = torch.Generator().manual_seed(1)
-    return [torch.randint(2, VOCAB, (length,), generator=generator).tolist() for length in lengths]
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import sys
 
 from tidemill_engine.config import CoreConfig
@@ -16,6 +15,7 @@ from tidemill_engine.heartbeat import HeartbeatReader, create_heartbeat_fd
 from tidemill_engine.ipc import socket_pair
 from tidemill_engine.ipc_async import AsyncFrameConnection
 from tidemill_engine.messages import CoreFrame
+from tidemill_engine.processes import describe_exit
 
 logger = logging.getLogger(__name__)
 
@@ -73,11 +73,3 @@ class CoreProcess:
             self._process.kill()
             await self._process.wait()
         return describe_exit(self._process.returncode or 0)
-
-
-def describe_exit(returncode: int) -> str:
-    """Say how a process ended, with a guess at the usual reason for SIGKILL."""
-    if returncode >= 0:
-        return f"exit status {returncode}"
-    name = signal.Signals(-returncode).name
-    return f"{name}, as when out of memory" if name == "SIGKILL" else name

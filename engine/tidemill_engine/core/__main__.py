@@ -6,25 +6,18 @@ Started by the API process with both descriptors inherited; reads flags and noth
 from __future__ import annotations
 
 import argparse
-import logging
-import os
 import socket
 import sys
 
 from tidemill_engine.config import CoreConfig
-from tidemill_engine.core.process import bind_to_parent, run_core
+from tidemill_engine.core.process import run_core
 from tidemill_engine.errors import InvalidConfig
 from tidemill_engine.heartbeat import HeartbeatWriter
 from tidemill_engine.ipc import FrameConnection
 from tidemill_engine.messages import ApiFrame
+from tidemill_engine.processes import set_up_core_process
 
 EXIT_USAGE = 2
-OPENMP_SPIN_COUNT = "10000"
-"""How often an idle OpenMP thread looks for work before it sleeps: some 0.2 ms, more than between operators.
-
-libgomp's own default spins so long that beside other busy processes a prompt took three to five times as
-long. Read once by libgomp, when torch loads it.
-"""
 
 
 def main() -> None:
@@ -39,11 +32,7 @@ def main() -> None:
     except InvalidConfig as error:
         print(error.message, file=sys.stderr)
         raise SystemExit(EXIT_USAGE) from error
-    logging.basicConfig(
-        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    os.environ.setdefault("GOMP_SPINCOUNT", OPENMP_SPIN_COUNT)
-    bind_to_parent()
+    set_up_core_process(config.log_level)
     connection = FrameConnection(socket.socket(fileno=arguments.fd), ApiFrame)
     raise SystemExit(run_core(config, connection, HeartbeatWriter(arguments.heartbeat_fd)))
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tidemill_engine.runner.base import RunnerLost
 from tidemill_engine.step import BlockAppends, RowFailure, SchedulerOutput, StepResult, int_array, no_pairs
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ class EngineCore:
         try:
             self._runner.launch(output)
             result = self._runner.sample(None)
+        except RunnerLost:
+            raise
         except Exception:
             logger.exception("step %d failed; its %d rows are tried alone", output.step_id, len(output.rows))
             result = self._run_alone(output)

@@ -6,11 +6,10 @@ loaded; 4: a fault of our own.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
-import signal
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from tidemill_engine.core.calibration import calibrate
@@ -20,6 +19,11 @@ from tidemill_engine.core.loop import CoreLoop
 from tidemill_engine.errors import ModelLoadError, PeerGone
 from tidemill_engine.kv import KVCacheManager, PrefixRoots
 from tidemill_engine.messages import CoreFailed, CoreFrame, CoreReady, LoadProgress
+from tidemill_engine.models.sharding import Shard
+from tidemill_engine.parallel.lead import LeadRunner
+from tidemill_engine.parallel.membership import Membership
+from tidemill_engine.parallel.ranks import Ranks
+from tidemill_engine.processes import EXIT_CLEAN, EXIT_CORE_FAILED, EXIT_LOAD_FAILED
 from tidemill_engine.request import RequestLimits
 from tidemill_engine.runner.load import load_runner
 from tidemill_engine.scheduler import create_scheduler
@@ -29,37 +33,26 @@ if TYPE_CHECKING:
     from tidemill_engine.heartbeat import HeartbeatWriter
     from tidemill_engine.ipc import FrameConnection
     from tidemill_engine.messages import ApiFrame
+    from tidemill_engine.parallel.orders import RankFailed
     from tidemill_engine.runner.base import ModelRunner
 
 logger = logging.getLogger(__name__)
 
-EXIT_CLEAN = 0
-EXIT_LOAD_FAILED = 3
-EXIT_CORE_FAILED = 4
-_PR_SET_PDEATHSIG = 1
 _PROGRESS_SECONDS = 0.5
 _SIMULATED = "sim://"
 """Models whose steps take a given time: there is nothing to calibrate."""
-
-
-def bind_to_parent() -> None:
-    """Die with the parent, and leave the parent to say when to stop: signals to the group are not ours."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
-        logger.warning("PDEATHSIG can't be set (errno %d); the socket alone tells", ctypes.get_errno())
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def run_core(config: CoreConfig, connection: FrameConnection[ApiFrame], heartbeat: HeartbeatWriter) -> int:
     """Load and serve; return the exit code."""
     try:
         started = time.monotonic()
-        runner = load_runner(config, ProgressReporter(connection))
-        engine = make_engine(config, runner)
-        connection.send(CoreFrame(messages=[_ready(config, runner, time.monotonic() - started)]))
-        logger.info("ready after %.1f s: %s", time.monotonic() - started, runner.info)
-        CoreLoop(engine, connection, heartbeat, time.monotonic).run()
+        with ExitStack() as stack:
+            runner = load_with_ranks(config, connection, stack)
+            engine = make_engine(config, runner)
+            connection.send(CoreFrame(messages=[_ready(config, runner, time.monotonic() - started)]))
+            logger.info("ready after %.1f s: %s", time.monotonic() - started, runner.info)
+            CoreLoop(engine, connection, heartbeat, time.monotonic).run()
     except PeerGone as gone:
         logger.info("%s; the core ends, too", gone.message)
     except ModelLoadError as error:
@@ -71,6 +64,27 @@ def run_core(config: CoreConfig, connection: FrameConnection[ApiFrame], heartbea
         _tell(connection, CoreFailed(reason="InternalError", message=f"{type(error).__name__}: {error}"))
         return EXIT_CORE_FAILED
     return EXIT_CLEAN
+
+
+def load_with_ranks(
+    config: CoreConfig, connection: FrameConnection[ApiFrame], stack: ExitStack
+) -> ModelRunner:
+    """Load the model, or this process's part of it beside other ranks, which end with the stack."""
+    size = config.device.tensor_parallel_size
+    report = ProgressReporter(connection)
+    if size == 1:
+        return load_runner(config, report)
+
+    def give_up(failed: RankFailed) -> None:
+        _tell(connection, CoreFailed(reason=failed.reason, message=failed.message))
+        os._exit(EXIT_CORE_FAILED)  # the main thread may wait for the dead for ever
+
+    ranks = Ranks.start(config, give_up)
+    stack.callback(ranks.close)
+    runner = load_runner(
+        config, report, Membership(shard=Shard(size=size), port=ranks.port, listener_fd=ranks.listener_fd)
+    )
+    return LeadRunner(runner, ranks)
 
 
 def make_engine(config: CoreConfig, runner: ModelRunner) -> EngineCore:

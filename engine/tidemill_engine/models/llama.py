@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from tidemill_engine.errors import ModelLoadError
+from tidemill_engine.parallel.group import Alone, RankGroup
 from tidemill_kernels.linear import PackedLinear
 from tidemill_kernels.paged_attention import AttentionPlan, paged_attention, store_kv
 from tidemill_kernels.rms_norm import rms_norm
@@ -24,6 +25,7 @@ from tidemill_kernels.silu_mul import silu_mul
 
 if TYPE_CHECKING:
     from tidemill_engine.models.config import LlamaConfig
+    from tidemill_engine.models.sharding import Shard
     from tidemill_engine.models.weights import WeightSource
 
 _HARMLESS_TENSORS = ("rotary_emb.inv_freq", "lm_head.weight")
@@ -88,8 +90,11 @@ class LlamaLayer:
 class LlamaModel:
     """Weights in place, ready to compute."""
 
-    def __init__(self, source: WeightSource, dtype: torch.dtype, max_model_len: int) -> None:
-        self.config = source.config
+    def __init__(
+        self, source: WeightSource, dtype: torch.dtype, max_model_len: int, group: RankGroup | None = None
+    ) -> None:
+        self.group = group or Alone()
+        self.config = self.group.shard.of(source.config)
         self.dtype = dtype
         self._rope = RopeTable(self.config.head_dim, max_model_len, self.config.rope_theta, dtype)
         self._embedding: torch.Tensor
@@ -103,10 +108,11 @@ class LlamaModel:
         dtype: torch.dtype,
         max_model_len: int,
         report: Callable[[int, int], None] = lambda _read, _total: None,
+        group: RankGroup | None = None,
     ) -> LlamaModel:
-        """Read every weight from a source, reporting after each layer."""
-        model = LlamaModel(source, dtype, max_model_len)
-        loader = _LayerLoader(source, dtype)
+        """Read every weight, or this rank's part of it, from a source, reporting after each layer."""
+        model = LlamaModel(source, dtype, max_model_len, group)
+        loader = _LayerLoader(source, dtype, model.group.shard)
         model._embedding = loader.tensor("model.embed_tokens.weight")
         for index in range(source.config.num_layers):
             model._layers.append(loader.layer(index))
@@ -114,7 +120,7 @@ class LlamaModel:
         model._norm = loader.tensor("model.norm.weight")
         is_tied = source.config.has_tied_embeddings
         head = model._embedding if is_tied else loader.tensor("lm_head.weight")
-        model._head = PackedLinear(head)
+        model._head = PackedLinear(loader.output_rows(head))
         unread = [name for name in source.unread() if not name.endswith(_HARMLESS_TENSORS)]
         if unread:
             raise ModelLoadError(
@@ -135,16 +141,16 @@ class LlamaModel:
             store_kv(keys, key, inputs.slot_mapping)
             store_kv(values, value, inputs.slot_mapping)
             attended = paged_attention(query, keys, values, inputs.attention)
-            hidden = hidden + layer.out(attended.flatten(1))
+            hidden = hidden + self.group.sum(layer.out(attended.flatten(1)))
             normed = rms_norm(hidden, layer.mlp_norm, eps)
-            hidden = hidden + layer.down(silu_mul(layer.gate_up(normed)))
+            hidden = hidden + self.group.sum(layer.down(silu_mul(layer.gate_up(normed))))
         return rms_norm(hidden, self._norm, eps)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return `[num_rows, vocab_size]` float32 for chosen hidden states `[num_rows, hidden_size]`."""
         if len(hidden) == 0:
             return torch.empty(0, self.config.vocab_size)
-        return self._head(hidden).float()
+        return self.group.join_columns(self._head(hidden))[:, : self.config.vocab_size].float()
 
     def _query_key_value(
         self, layer: LlamaLayer, normed: torch.Tensor, cos: torch.Tensor, signed_sin: torch.Tensor
@@ -162,19 +168,43 @@ class LlamaModel:
         return rotated[:, : config.num_heads], rotated[:, config.num_heads :], value
 
 
-class _LayerLoader:
-    """Reads and fuses one layer's tensors at a time."""
+_ALL = slice(None)
 
-    def __init__(self, source: WeightSource, dtype: torch.dtype) -> None:
+
+def _times(span: slice, width: int) -> slice:
+    """Return a span of heads as a span of rows."""
+    return slice(span.start * width, span.stop * width)
+
+
+class _LayerLoader:
+    """Reads and fuses one layer's tensors at a time, of each matrix the part of one shard."""
+
+    def __init__(self, source: WeightSource, dtype: torch.dtype, shard: Shard) -> None:
         self._source = source
         self._dtype = dtype
+        self._shard = shard
+        config, dim = source.config, source.config.head_dim
+        query, kv = _times(shard.query_heads(config), dim), _times(shard.kv_heads(config), dim)
+        mlp = shard.mlp_columns(config)
+        self._rows = {"q_proj": query, "k_proj": kv, "v_proj": kv, "gate_proj": mlp, "up_proj": mlp}
+        self._columns = {"o_proj": query, "down_proj": mlp}
 
     def tensor(self, name: str) -> torch.Tensor:
-        """Read one tensor in the model's dtype."""
-        values = torch.from_numpy(np.array(self._source.values(name)))
+        """Read one tensor, or the shard's part of it, in the model's dtype."""
+        part = name.split(".")[-2]
+        places = (self._rows.get(part, _ALL), self._columns.get(part, _ALL))
+        read = self._source.values(name)
+        values = torch.from_numpy(np.array(read[places[: read.ndim]]))
         if values.dtype == torch.uint16:
             values = values.view(torch.bfloat16)
         return values.to(self._dtype).contiguous()
+
+    def output_rows(self, head: torch.Tensor) -> torch.Tensor:
+        """Return the shard's rows of the output matrix, filled up with zeros to every rank's width."""
+        count = len(head)
+        mine = head[self._shard.vocabulary(count)]
+        missing = self._shard.vocabulary_width(count) - len(mine)
+        return mine if missing == 0 else torch.nn.functional.pad(mine, (0, 0, 0, missing))
 
     def layer(self, index: int) -> LlamaLayer:
         """Read one layer."""

@@ -12,11 +12,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from tidemill_engine.errors import EngineError
+
 if TYPE_CHECKING:
     from tidemill_engine.step import SchedulerOutput, StepResult, TokenMasks
 
 ReportProgress = Callable[[int, int], None]
 """Called with (bytes read, bytes in all) while weights are loaded."""
+
+
+class RunnerLost(EngineError):  # noqa: N818 - named as the others are
+    """No further step can be computed, not even row by row: the core must end."""
 
 
 @dataclass(frozen=True, kw_only=True)

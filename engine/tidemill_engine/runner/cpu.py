@@ -47,7 +47,7 @@ class BlockCopies:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _LaunchedStep:
+class LaunchedStep:
     """A step between `launch` and `sample`."""
 
     step_id: int
@@ -71,7 +71,7 @@ class CpuRunner(ABC):
         self._tables.block_table[num_rows] = info.num_blocks  # a block that the scheduler does not know
         self._rows: list[NewRow | None] = [None] * num_rows
         self._is_plain = np.zeros(num_rows, dtype=np.bool_)
-        self._launched: deque[_LaunchedStep] = deque()
+        self._launched: deque[LaunchedStep] = deque()
 
     @property
     def info(self) -> RunnerInfo:
@@ -96,7 +96,7 @@ class CpuRunner(ABC):
         wants_logits = len(output.mask_rows) > 0 or not self._is_plain[batch.logit_rows].all()
         computed = self._compute(batch, wants_logits=bool(wants_logits))
         self._launched.append(
-            _LaunchedStep(step_id=output.step_id, batch=batch, computed=computed, copy_seconds=copy_seconds)
+            LaunchedStep(step_id=output.step_id, batch=batch, computed=computed, copy_seconds=copy_seconds)
         )
 
     def sample(self, masks: TokenMasks | None) -> StepResult:
@@ -116,7 +116,7 @@ class CpuRunner(ABC):
         copy_in_order(output.block_copies, self._copies.within)
         return time.monotonic() - started
 
-    def _chosen(self, step: _LaunchedStep) -> Sampled:
+    def _chosen(self, step: LaunchedStep) -> Sampled:
         """Take the best tokens where they are all that is asked for, and sample the others."""
         rows, computed = step.batch.logit_rows, step.computed
         best, is_valid = computed.best, computed.is_valid
@@ -155,7 +155,7 @@ class CpuRunner(ABC):
             end_token_ids=tuple(token for token in sorted(end_token_ids) if token < self._info.vocab_size),
         )
 
-    def _result(self, step: _LaunchedStep, sampled: Sampled) -> StepResult:
+    def _result(self, step: LaunchedStep, sampled: Sampled) -> StepResult:
         """Put the tokens into the tables and into the step's result; rows without numbers fail alone."""
         rows = step.batch.logit_rows
         is_valid = np.asarray(sampled.is_valid, dtype=np.bool_)

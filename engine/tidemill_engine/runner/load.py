@@ -15,30 +15,34 @@ from tidemill_engine.runner.sim import load_sim_runner
 
 if TYPE_CHECKING:
     from tidemill_engine.config import CoreConfig
+    from tidemill_engine.parallel.membership import Membership
     from tidemill_engine.runner.base import ModelRunner, ReportProgress
 
 logger = logging.getLogger(__name__)
 
 
-def load_runner(config: CoreConfig, report: ReportProgress) -> ModelRunner:
-    """Load the model and make it ready to compute."""
+def load_runner(
+    config: CoreConfig, report: ReportProgress, membership: Membership | None = None
+) -> ModelRunner:
+    """Load the model, or a rank's part of it, and make it ready to compute."""
     try:
         model = parse_model_uri(config.model.uri)
         if isinstance(model, SimModel):
             return load_sim_runner(model, config, report)
         from tidemill_engine.runner.native_cpu import find_kernels, load_native_runner  # noqa: PLC0415 - numpy only
 
-        library = find_kernels(config)
+        library = find_kernels(config) if membership is None else None
         if library is not None:
             return load_native_runner(model, config, library, report)
         if config.model.quantization is not None:
             raise ModelLoadError(
-                f"quantization {config.model.quantization} needs the C++ kernels, which can't be had here",
+                f"quantization {config.model.quantization} needs the C++ kernels, which can't be had here "
+                "or do not divide a model among ranks",
                 reason="InvalidConfig",
             )
         from tidemill_engine.runner.torch_cpu import load_torch_cpu_runner  # noqa: PLC0415 - heavy, and optional
 
-        return load_torch_cpu_runner(model, config, report)
+        return load_torch_cpu_runner(model, config, report, membership)
     except ModelLoadError:
         raise
     except EngineError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tidemill_engine.runner import machine
 from tidemill_engine.runner.kv_memory import CacheDemand, CacheSize, MemoryFacts, size_cache
@@ -27,16 +27,44 @@ def keep_freed_memory() -> None:
         libc.mallopt(_M_TRIM_THRESHOLD, _KEEP_BYTES)
 
 
-def choose_cache_size(config: CoreConfig, bytes_per_block: int, max_model_len: int) -> CacheSize:
-    """Size the cache by the machine or by what the user said; the model is loaded and has computed a step."""
+class Numbers(Protocol):
+    """How processes that hold one model together agree on numbers."""
+
+    def total(self, number: int) -> int:
+        """Return the sum of all their numbers."""
+
+    def least(self, number: int) -> int:
+        """Return the least of them."""
+
+
+class OwnNumbers:
+    """What a process agrees on with itself."""
+
+    def total(self, number: int) -> int:
+        """Return the number."""
+        return number
+
+    def least(self, number: int) -> int:
+        """Return the number."""
+        return number
+
+
+def choose_cache_size(
+    config: CoreConfig, bytes_per_block: int, max_model_len: int, ranks: Numbers | None = None
+) -> CacheSize:
+    """Size the cache by the machine or by what the user said; the model is loaded and has computed a step.
+
+    Ranks share the machine's memory, and all of them get the same number of blocks.
+    """
+    ranks = ranks or OwnNumbers()
     facts = MemoryFacts(
         limit_bytes=machine.memory_limit_bytes(),
-        available_bytes=machine.available_memory_bytes(),
-        used_bytes=machine.used_memory_bytes(),
+        available_bytes=ranks.least(machine.available_memory_bytes()),
+        used_bytes=ranks.total(machine.used_memory_bytes()),
         usable_share=config.cache.memory_utilization,
     )
     demand = CacheDemand(
-        bytes_per_block=bytes_per_block,
+        bytes_per_block=ranks.total(bytes_per_block),
         block_size=config.cache.block_size,
         max_num_seqs=config.scheduler.max_num_seqs,
         max_model_len=max_model_len,

@@ -16,10 +16,12 @@ import torch
 from tidemill_engine.model_uri import find_model_path
 from tidemill_engine.models.llama import KVCache, LlamaModel, ModelInputs
 from tidemill_engine.models.weights import open_weights
+from tidemill_engine.parallel.group import join_group
 from tidemill_engine.runner import machine
 from tidemill_engine.runner.base import RunnerInfo
-from tidemill_engine.runner.cpu import BlockCopies, Computed, CpuRunner
+from tidemill_engine.runner.cpu import BlockCopies, Computed, CpuRunner, LaunchedStep
 from tidemill_engine.runner.memory import choose_cache_size, choose_max_model_len, keep_freed_memory
+from tidemill_engine.runner.sampler import Sampled
 from tidemill_kernels.paged_attention import make_plan
 from tidemill_kernels.paged_attention.plan import CacheLayout
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from tidemill_engine.config import CoreConfig
     from tidemill_engine.model_uri import BuiltinModel, FileModel
     from tidemill_engine.models.config import LlamaConfig
+    from tidemill_engine.parallel.membership import Membership
     from tidemill_engine.runner.base import ReportProgress
     from tidemill_engine.step import IntArray
 
@@ -40,20 +43,24 @@ _MANY_TOKENS = 64
 
 
 def load_torch_cpu_runner(
-    uri: BuiltinModel | FileModel, config: CoreConfig, report: ReportProgress
+    uri: BuiltinModel | FileModel,
+    config: CoreConfig,
+    report: ReportProgress,
+    membership: Membership | None = None,
 ) -> TorchCpuRunner:
-    """Load a model, compute one step of the full budget, and give the cache what memory is left."""
-    threads = StepThreads(num_threads=machine.num_threads())
+    """Load a model or a rank's part, compute a full step, and give the cache what memory is left."""
+    threads = StepThreads(num_threads=max(1, machine.num_threads() // config.device.tensor_parallel_size))
     threads.use_for(_MANY_TOKENS)
     keep_freed_memory()
     started = time.monotonic()
     source = open_weights(find_model_path(uri))
     max_model_len = choose_max_model_len(config.model.max_model_len, source.config.max_model_len)
-    model = LlamaModel.load(source, TORCH_DTYPES[config.model.dtype], max_model_len, report)
+    group = join_group(membership, torch.device("cpu"))
+    model = LlamaModel.load(source, TORCH_DTYPES[config.model.dtype], max_model_len, report, group)
     logger.info("weights read after %.1f s", time.monotonic() - started)
     warm_up(model, config, threads)
     bytes_per_block = cache_bytes_per_block(model.config, config.cache.block_size, model.dtype)
-    size = choose_cache_size(config, bytes_per_block, max_model_len)
+    size = choose_cache_size(config, bytes_per_block, max_model_len, group)
     logger.info(
         "%d threads, %s, %d KV blocks of %d tokens, max_model_len %d",
         torch.get_num_threads(),
@@ -69,7 +76,7 @@ def load_torch_cpu_runner(
         block_size=config.cache.block_size,
         dtype=str(model.dtype).removeprefix("torch."),
         eos_token_ids=model.config.eos_token_ids,
-        num_swap_blocks=config.cache.swap_bytes // bytes_per_block,
+        num_swap_blocks=config.cache.swap_bytes // group.total(bytes_per_block),
     )
     return TorchCpuRunner(model, info, num_rows=config.scheduler.max_num_seqs, threads=threads)
 
@@ -149,6 +156,19 @@ class TorchCpuRunner(CpuRunner):
         hidden = self._model.forward(self._inputs(batch), self._cache)
         logits = self._model.logits(hidden[torch.from_numpy(batch.logit_tokens)])
         return Computed(logits=logits.numpy())
+
+    def _chosen(self, step: LaunchedStep) -> Sampled:
+        """Let rank 0 choose; the other ranks take its tokens, -1 where a row has none."""
+        group = self._model.group
+        if group.shard.size == 1:
+            return super()._chosen(step)
+        if group.shard.rank == 0:
+            own = super()._chosen(step)
+            said = [token if valid else -1 for token, valid in zip(own.token_ids, own.is_valid, strict=True)]
+            group.from_first(torch.tensor(said, dtype=torch.int64))
+            return own
+        said = group.from_first(torch.empty(len(step.batch.logit_rows), dtype=torch.int64)).tolist()
+        return Sampled(token_ids=said, is_valid=[token >= 0 for token in said], logprobs={})
 
     def _inputs(self, batch: Batch) -> ModelInputs:
         """Turn a batch's arrays into tensors and plan its attention."""
