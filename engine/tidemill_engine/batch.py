@@ -6,7 +6,7 @@ know models, tensors or scheduling.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -113,60 +113,4 @@ def build_batch(output: SchedulerOutput, tables: RowTables) -> Batch:
         logit_rows=token_rows[output.logit_rows],
         num_decodes=int(np.argmax(is_chunk)) if is_chunk.any() else len(counts),
         block_size=tables.block_size,
-    )
-
-
-def with_padding(batch: Batch, num_tokens: int, num_pairs: int, *, padding_row: int) -> Batch:
-    """Return the batch with so many tokens that nobody needs, which attend to so many pairs together.
-
-    `padding_row` must be no request's, and its table long: its blocks are written and read. Beside chunks,
-    padding is chunks; else each token is a sequence of its own. Without a token there are no pairs.
-    """
-    if num_tokens == 0:
-        return batch
-    max_length = batch.block_table.shape[1] * batch.block_size
-    if batch.num_decodes == len(batch.seq_lens):
-        length = min(max(1, num_pairs // num_tokens), max_length)
-        dummies = [(length - 1, 1)] * num_tokens
-        return _joined(_dummy_batch(batch, dummies, padding_row), batch, num_decodes=num_tokens)
-    count = min(num_tokens, max_length)
-    pieces = [min(count, num_tokens - done) for done in range(0, num_tokens, count)]
-    start = max(0, num_pairs // num_tokens - count // 2)
-    dummies = [(min(start, max_length - piece), piece) for piece in pieces]
-    return _joined(batch, _dummy_batch(batch, dummies, padding_row), num_decodes=0)
-
-
-def _dummy_batch(batch: Batch, spans: list[tuple[int, int]], row: int) -> Batch:
-    """Return a batch of sequences (start, count) that all use one row's blocks."""
-    starts, counts = int_array([span[0] for span in spans]), int_array([span[1] for span in spans])
-    positions = np.concatenate([np.arange(start, start + count, dtype=np.int64) for start, count in spans])
-    blocks = batch.block_table[row, positions // batch.block_size].astype(np.int64)
-    return replace(
-        batch,
-        input_ids=np.zeros_like(positions),
-        positions=positions,
-        slot_mapping=blocks * batch.block_size + positions % batch.block_size,
-        row_index=int_array([row] * len(spans)),
-        query_start_loc=int_array(np.concatenate([[0], np.cumsum(counts)])),
-        seq_lens=starts + counts,
-        logit_tokens=np.empty(0, dtype=np.int64),
-        logit_rows=int_array(),
-        num_decodes=0,
-    )
-
-
-def _joined(first: Batch, second: Batch, *, num_decodes: int) -> Batch:
-    """Put two batches behind one another; `num_decodes` come on top of those that the batches have."""
-    num_first = int(first.query_start_loc[-1])
-    return replace(
-        first,
-        input_ids=np.concatenate([first.input_ids, second.input_ids]),
-        positions=np.concatenate([first.positions, second.positions]),
-        slot_mapping=np.concatenate([first.slot_mapping, second.slot_mapping]),
-        row_index=np.concatenate([first.row_index, second.row_index]),
-        query_start_loc=np.concatenate([first.query_start_loc, second.query_start_loc[1:] + num_first]),
-        seq_lens=np.concatenate([first.seq_lens, second.seq_lens]),
-        logit_tokens=np.concatenate([first.logit_tokens, second.logit_tokens + num_first]),
-        logit_rows=np.concatenate([first.logit_rows, second.logit_rows]),
-        num_decodes=first.num_decodes + second.num_decodes + num_decodes,
     )

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tidemill_engine.batch import Batch, RowTables, build_batch, copy_in_order, with_padding
+from tidemill_engine.batch import Batch, RowTables, build_batch, copy_in_order
+from tidemill_engine.padding import PaddingRows, num_rows_with_padding
 from tidemill_engine.runner.sampler import DrawAll, Floats, RowSampling, Sampled, is_plain, sample
 from tidemill_engine.step import BoolArray, IntArray, NewRow, RowFailure, StepResult, int_array
 
@@ -65,10 +66,12 @@ class CpuRunner(ABC):
         self._info = info
         self._copies = copies
         self._tables = RowTables(
-            num_rows=num_rows + 1, max_tokens_per_row=info.max_model_len, block_size=info.block_size
+            num_rows=num_rows_with_padding(num_rows),
+            max_tokens_per_row=info.max_model_len,
+            block_size=info.block_size,
         )
-        self._padding_row = num_rows
-        self._tables.block_table[num_rows] = info.num_blocks  # a block that the scheduler does not know
+        # The spare block is the one behind those that the scheduler knows.
+        self._padding = PaddingRows(self._tables, num_request_rows=num_rows, spare_block=info.num_blocks)
         self._rows: list[NewRow | None] = [None] * num_rows
         self._is_plain = np.zeros(num_rows, dtype=np.bool_)
         self._launched: deque[LaunchedStep] = deque()
@@ -90,9 +93,7 @@ class CpuRunner(ABC):
             self._rows[new_row.row] = new_row
             self._is_plain[new_row.row] = is_plain(new_row.sampling)
         batch = build_batch(output, self._tables)
-        batch = with_padding(
-            batch, output.num_padding_tokens, output.num_padding_pairs, padding_row=self._padding_row
-        )
+        batch = self._padding.joined(batch, output.num_padding_tokens, output.num_padding_pairs)
         wants_logits = len(output.mask_rows) > 0 or not self._is_plain[batch.logit_rows].all()
         computed = self._compute(batch, wants_logits=bool(wants_logits))
         self._launched.append(

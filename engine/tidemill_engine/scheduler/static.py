@@ -6,9 +6,11 @@
   and those that have ended go on as padding until the slowest member ends. Nobody joins meanwhile.
 
 Prompts are computed in pieces of the token budget, each with its share of the padding, so that memory stays
-bounded. A member is told its tokens as they come and its end at once, which a
-server that waits for the whole batch would not do: the baseline is kinder than it must be. Knows batches.
-The life of requests and rows is that of the continuous scheduler.
+bounded. A step attends to nothing without a token: what running members attend to in their padding is put
+off until others have ended, and what is left of it when the batch ends costs nothing. A member is told its
+tokens as they come and its end at once, which a server that waits for the whole batch would not do: the
+baseline is kinder than it must be. Knows batches. The life of requests and rows is that of the continuous
+scheduler.
 """
 
 from __future__ import annotations
@@ -65,6 +67,8 @@ class StaticScheduler(ContinuousScheduler):
         super().__init__(config, kv, limits, seams)
         self._budget = config.max_num_batched_tokens
         self._batch = _Shape()
+        self._unpaid_pairs = 0
+        """Attention over padding for which there was no token yet."""
         self._unannounced: dict[int, BlockAppends] = {}
 
     def schedule(self, now: float) -> SchedulerOutput | None:
@@ -76,6 +80,7 @@ class StaticScheduler(ContinuousScheduler):
             self._begin_batch(plan)
         if not self._prefill(plan):
             self._decode(plan)
+        self._pay_pairs(plan)
         return None if plan.is_empty else self._launch(plan)
 
     def num_to_begin(self, _now: float) -> int:
@@ -97,6 +102,7 @@ class StaticScheduler(ContinuousScheduler):
             batch = grown
             members.append(request)
         self._batch = batch
+        self._unpaid_pairs = 0
         logger.info("a batch of %d begins at step %d: %s", len(members), plan.step_id, batch)
         reserved = int_array([self._reserved_tokens(batch)])
         self._unannounced = {}
@@ -143,7 +149,7 @@ class StaticScheduler(ContinuousScheduler):
             self._composer.add(plan, int_array([row]), int_array([count]))
             padding_now = _share(padded - prompt, prompt, done, count)
             plan.num_padding_tokens += padding_now
-            plan.num_padding_pairs += _share((padded**2 - prompt**2) // 2, prompt, done, count)
+            self._unpaid_pairs += _share((padded**2 - prompt**2) // 2, prompt, done, count)
             plan.token_budget -= padding_now
         return bool(unfinished)
 
@@ -160,7 +166,13 @@ class StaticScheduler(ContinuousScheduler):
         padded = self._batch.longest_prompt
         num_outputs = int((self._rows.num_tokens[rows] - prompts).max())
         plan.num_padding_tokens += num_ended
-        plan.num_padding_pairs += int((padded - prompts).sum()) + num_ended * (padded + num_outputs)
+        self._unpaid_pairs += int((padded - prompts).sum()) + num_ended * (padded + num_outputs)
+
+    def _pay_pairs(self, plan: StepPlan) -> None:
+        """Let the step's padding attend to what is due, each token to no more than a sequence can hold."""
+        most = plan.num_padding_tokens * self._limits.max_sequence_tokens
+        plan.num_padding_pairs = min(self._unpaid_pairs, most)
+        self._unpaid_pairs -= plan.num_padding_pairs
 
 
 def _share(whole: int, prompt: int, done: int, count: int) -> int:
