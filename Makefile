@@ -46,10 +46,11 @@ test-matrix: venv  ## Run the cluster tests on the newest and on the oldest Kube
 soak: venv  ## 100 scale-downs, 20 rollouts and 20 node drains under load; about an hour
 	@TIDEMILL_SOAK_REPEATS=$${TIDEMILL_SOAK_REPEATS:-100,20,20} $(BIN)/python -m pytest -q -s tests/e2e/test_removal.py -k 'cut_no_stream'
 
-check: lint fast-test  ## Lint, types and the fast tests: under two minutes
+check: venv  ## Lint, types and the fast tests, side by side: under two minutes
+	@$(MAKE) --jobs=2 lint fast-test
 
 fast-test: venv
-	@$(BIN)/python -m pytest -q -m '$(FAST)' $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -q --hypothesis-profile=fast -m '$(FAST)' $(PYTEST_ARGS)
 
 lint: venv  ## Formatting, ruff, mypy strict, import contracts
 	@$(BIN)/ruff format --check .

@@ -75,6 +75,7 @@ def test_writes_a_line_for_each_record(tmp_path: Path) -> None:
     assert '"kind": "http"' in second
 
 
+@pytest.mark.slow
 def test_draws_a_picture_even_where_everything_failed(tmp_path: Path) -> None:
     for records in ([make_record(0, 0.0, (1.0, 2.0), 4)], [FAILED]):
         assert "</svg>" in write_plots(records, "a run", tmp_path).read_text()

@@ -95,6 +95,7 @@ def test_every_expectation_that_is_not_met_is_said_plainly(
     assert "Every expectation is met." in as_table(make_report())
 
 
+@pytest.mark.slow
 def test_plots_are_written_as_text(tmp_path: object) -> None:
     from pathlib import Path
 
@@ -139,7 +140,7 @@ def test_jobs_give_the_same_figures_in_one_process_and_in_two() -> None:
 def test_the_highest_rate_keeps_the_slo_and_a_quarter_more_does_not() -> None:
     load = Load(
         shape=LengthShape(prompt_tokens=(50, 100), output_tokens=(5, 20)),
-        count=64,
+        count=32,
         slo=TtftSlo(seconds=1.0, times_alone=1.0),
     )
     search = RateSearch(setup=STATIC, step_time=STEP_TIME, load=load, highest_rate=8.0, tolerance=1.1)

@@ -6,6 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from examples import examples
 from tidemill_engine.kv import BlockPool, IntegrityError, PrefixRoots, SwapSpace, extend_chain, next_digest
 from tidemill_engine.kv.compaction import find_run, fragmentation_ratio
 from tidemill_engine.kv.last_use import LastUseQueue
@@ -281,6 +282,6 @@ class PoolMachine(RuleBasedStateMachine):
 
 
 TestLastUse = LastUseMachine.TestCase
-TestLastUse.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestLastUse.settings = settings(examples(60), stateful_step_count=30)
 TestPool = PoolMachine.TestCase
-TestPool.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestPool.settings = settings(examples(60), stateful_step_count=30)

@@ -71,6 +71,7 @@ def test_greedy_tokens_and_log_probabilities_are_those_of_transformers(
         torch.testing.assert_close(said, expected, rtol=0, atol=LOGPROB_TOLERANCE)
 
 
+@pytest.mark.slow
 def test_a_row_whose_logits_are_not_numbers_fails_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,6 +93,7 @@ def test_a_row_whose_logits_are_not_numbers_fails_alone(
     assert serve(runner, [good], temperature=0.0).tokens("0") == alone
 
 
+@pytest.mark.slow
 def test_seeds_decide_samples_alone_or_in_a_batch(tmp_path: Path) -> None:
     save_model(tmp_path, "Llama")
     runner = load(tmp_path)
@@ -107,6 +109,7 @@ def test_seeds_decide_samples_alone_or_in_a_batch(tmp_path: Path) -> None:
     assert alone.tokens("0") == harness.tokens("a")[:6]
 
 
+@pytest.mark.slow
 def test_bfloat16_is_close_to_float32(tmp_path: Path) -> None:
     save_model(tmp_path, "Llama")
     prompts = prompts_of(7, 20)
@@ -117,6 +120,7 @@ def test_bfloat16_is_close_to_float32(tmp_path: Path) -> None:
         assert first[0].logprobs[0].logprobs[0] == pytest.approx(first[1].logprobs[0].logprobs[0], abs=0.3)
 
 
+@pytest.mark.slow
 def test_progress_is_reported_up_to_the_end(tmp_path: Path) -> None:
     save_model(tmp_path, "Llama")
     reports: list[tuple[int, int]] = []
@@ -127,6 +131,7 @@ def test_progress_is_reported_up_to_the_end(tmp_path: Path) -> None:
     assert reports[-1][0] == reports[-1][1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "changes", "message"),
     [
@@ -166,6 +171,7 @@ def test_the_cache_takes_no_memory_before_it_is_written() -> None:
     assert lazy_zeros((0, 8), torch.bfloat16).shape == (0, 8)
 
 
+@pytest.mark.slow
 def test_a_sliding_window_bounds_the_context(tmp_path: Path) -> None:
     save_model(tmp_path, "Mistral", sliding_window=24)
     assert load(tmp_path).info.max_model_len == 24

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_builders import Harness, make_harness, make_request
+from examples import examples
 from tidemill_engine.scheduler.plan import StepPlan
 from tidemill_engine.sim_vocab import EOS
 from tidemill_engine.step import IntArray
@@ -302,7 +303,7 @@ request_sizes = st.tuples(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     sizes=st.lists(request_sizes, min_size=1, max_size=12),
     depth=st.integers(1, 3),

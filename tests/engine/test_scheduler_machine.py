@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from engine_builders import Harness, make_harness, make_request, make_sim_runner
+from examples import examples
 from tidemill_engine.config import OrderConfig
 from tidemill_engine.scheduler.plan import StepPlan
 from tidemill_engine.scheduler.seams import Seams
@@ -171,7 +172,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 TestScheduler = SchedulerMachine.TestCase
-TestScheduler.settings = settings(max_examples=120, stateful_step_count=25, deadline=None)
+TestScheduler.settings = settings(examples(120), stateful_step_count=25)
 
 
 def test_the_oracle_notices_a_block_that_two_rows_write() -> None:

@@ -7,10 +7,11 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_builders import Harness, make_harness, make_request
+from examples import examples
 from tidemill_engine.config import ADMISSIONS, POLICIES, AdmissionMode, OrderConfig, Policy
 from tidemill_engine.messages import EngineRequest
 from tidemill_engine.scheduler.chunking import FittedChunks
@@ -103,7 +104,7 @@ arrivals = st.lists(
     depth=st.integers(1, 2),
     what=arrivals,
 )
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_no_order_changes_a_token_or_keeps_anybody_waiting_for_ever(
     policy: Policy,
     admission: AdmissionMode,

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_builders import Harness, make_harness, make_request
+from examples import examples
 from tidemill_engine.config import (
     DynamicConfig,
     SchedulerKind,
@@ -44,7 +45,7 @@ def test_prompts_are_padded_to_the_longest_and_ended_members_go_on_as_padding() 
 @given(
     lengths=st.lists(st.integers(1, 60), min_size=1, max_size=8), max_num_batched_tokens=st.integers(8, 100)
 )
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_each_prompt_is_padded_to_the_longest_exactly_and_steps_stay_near_the_budget(
     lengths: list[int], max_num_batched_tokens: int
 ) -> None:
@@ -119,7 +120,7 @@ def test_a_full_batch_needs_no_window() -> None:
     lengths=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 12)), min_size=1, max_size=12),
     aborts=st.lists(st.integers(0, 11), max_size=4),
 )
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_everybody_ends_with_the_tokens_of_a_continuous_batch_whoever_leaves(
     kind: SchedulerKind, depth: int, lengths: list[tuple[int, int]], aborts: list[int]
 ) -> None:

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import examples
 from tidemill_engine.scheduler.base import DecodeLoad
 from tidemill_engine.scheduler.chunking import MIN_CHUNK_TOKENS, FittedChunks, WholeBudget, largest_chunk
 from tidemill_engine.scheduler.step_model import FittedStep, StepFeatures, StepModel, features_of
@@ -82,7 +83,7 @@ def test_coefficients_are_never_negative_even_where_a_feature_seems_to_save_time
         max_size=60,
     )
 )
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_whatever_is_observed_predictions_are_finite_and_not_negative(
     steps: list[tuple[int, float, float, int, float]],
 ) -> None:

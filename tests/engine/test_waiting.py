@@ -4,9 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import examples
 from tidemill_engine.config import OrderConfig
 from tidemill_engine.messages import EngineRequest, SamplingParams
 from tidemill_engine.request import Request, RequestLimits
@@ -353,7 +354,7 @@ actions = st.lists(
 
 
 @given(policy=st.sampled_from(["fifo", "sjf", "priority", "slo"]), steps=actions)
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_the_queue_offers_everyone_who_waits_once_and_nobody_else(
     policy: str, steps: list[tuple[object, ...]]
 ) -> None:
@@ -419,7 +420,7 @@ def expected_order(bench: Bench, waiting: list[Request]) -> list[str]:
     ),
     taken=st.lists(st.integers(0, 29), max_size=15, unique=True),
 )
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_the_order_is_that_of_rounds_of_eligible_tenants_sorted_by_rank(
     policy: str, requests: list[tuple[int, str, int, float]], taken: list[int]
 ) -> None:
@@ -447,7 +448,7 @@ def test_the_order_is_that_of_rounds_of_eligible_tenants_sorted_by_rank(
     tokens=st.integers(1, 2000),
     stream=st.integers(1, 300),
 )
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_nobody_starves_beside_an_endless_stream_of_better_ranked_requests(
     policy: str, tokens: int, stream: int
 ) -> None:

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import examples
 from tidemill_kernels.paged_attention import (
     make_plan,
     paged_attention,
@@ -101,7 +102,7 @@ def test_query_heads_share_key_heads_as_in_the_reference(num_heads: int, num_kv_
     torch.testing.assert_close(attend(case), expected(case), rtol=1e-5, atol=1e-5)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     st.lists(st.tuples(st.integers(0, 40), st.integers(1, 9)), min_size=1, max_size=6),
     st.sampled_from([1, 2, 8]),

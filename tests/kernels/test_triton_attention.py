@@ -6,9 +6,10 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import examples
 from tidemill_kernels.paged_attention import paged_attention_reference
 from tidemill_kernels.paged_attention.launch import (
     MAX_PARTS,
@@ -191,7 +192,7 @@ def test_refuses_more_new_tokens_than_tokens() -> None:
         plan_attention([2], [1], SMALL, 1)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(
     lens=st.lists(st.tuples(st.integers(0, 300), st.integers(0, 300)), min_size=1, max_size=12),
     group=st.integers(1, 16),

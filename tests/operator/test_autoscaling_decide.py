@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaling_builders import (
@@ -17,6 +17,7 @@ from autoscaling_builders import (
     make_replica,
     with_figures,
 )
+from examples import examples
 from tidemill_operator.autoscaling.decide import desired_replicas
 from tidemill_operator.autoscaling.model import (
     Behavior,
@@ -349,7 +350,7 @@ LOADS = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(loads=st.lists(LOADS, min_size=1, max_size=6), rate=st.floats(0, 20))
 def test_whatever_the_load_the_answer_is_within_bounds_or_a_hold_and_has_a_reason(
     loads: list[FleetLoad], rate: float

@@ -8,9 +8,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import examples
 from operator_builders import NOW, make_pod
 from tidemill_operator import names
 from tidemill_operator.actions import EngineCall
@@ -393,7 +394,7 @@ class Fleet:
         )
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     seed=st.integers(0, 2**32),
     size=st.integers(1, 6),
@@ -415,7 +416,7 @@ def test_no_stream_of_a_ready_or_draining_replica_is_cut_whatever_happens(
     assert fleet.cut == 0
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     seed=st.integers(0, 2**32), sizes=st.tuples(st.integers(1, 6), st.integers(0, 6)), noise=st.integers(0, 8)
 )

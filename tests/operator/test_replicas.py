@@ -6,9 +6,10 @@ import random
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import examples
 from operator_builders import NOW, make_context, make_deployment, make_observed, make_pod
 from tidemill_operator import names
 from tidemill_operator.engine_load import EngineLoad
@@ -146,7 +147,7 @@ SEEDS = st.integers(0, 2**32)
 SIZES = st.integers(1, 6)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(seed=SEEDS, desired=SIZES, surge=st.integers(1, 3), unavailable=st.integers(0, 2))
 def test_a_rollout_with_room_keeps_its_bounds_cuts_nothing_and_ends(
     seed: int, desired: int, surge: int, unavailable: int
@@ -164,7 +165,7 @@ def test_a_rollout_with_room_keeps_its_bounds_cuts_nothing_and_ends(
     assert world.cut == 0
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(seed=SEEDS, desired=SIZES, placed=st.integers(1, 6))
 def test_a_rollout_without_a_free_gpu_ends_whatever_fits_and_cuts_nothing(
     seed: int, desired: int, placed: int
@@ -185,7 +186,7 @@ def test_a_rollout_without_a_free_gpu_ends_whatever_fits_and_cuts_nothing(
     assert world.cut == 0
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(seed=SEEDS, desired=SIZES, percent=st.integers(1, 99))
 def test_a_canary_leaves_the_current_revision_at_full_size_and_can_be_withdrawn(
     seed: int, desired: int, percent: int
