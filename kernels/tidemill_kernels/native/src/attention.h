@@ -42,9 +42,74 @@ struct AttentionScratch {
   }
 };
 
+// A range of one sequence's context, of some key/value heads one after the other.
+struct Walk {
+  SequenceCache cache;
+  int64_t head, last_head, first_tile, last_tile;
+};
+
+// Asks for keys and values some tiles before they are attended to: blocks lie anywhere, so no hardware guesses the next
+// one, and what a core asks for too late it waits for. One per thread and layer.
+class Lookahead {
+ public:
+  // Begin with a walk, followed, as far as is known, by another one.
+  void begin(const Walk& walk, const Walk* next) {
+    bool is_expected = has_next_ && is_in_next_ && walk.cache.blocks == next_.cache.blocks && walk.head == next_.head &&
+                       walk.first_tile == next_.first_tile;
+    if (is_expected) {
+      walk_ = next_;
+    } else {
+      walk_ = walk;
+      head_ = walk.head;
+      tile_ = walk.first_tile;
+      lead_ = 0;
+    }
+    is_in_next_ = false;
+    has_next_ = next != nullptr;
+    if (has_next_) next_ = *next;
+  }
+
+  // So many tiles are attended to now.
+  void advance(int64_t tiles) {
+    lead_ -= tiles;
+    for (int64_t budget = tiles + kCatchUp; lead_ < kLead && budget > 0; budget--)
+      if (!fetch()) return;
+  }
+
+ private:
+  static constexpr int64_t kLead = 24;  // tiles of keys and of values: 96 KiB of 64 numbers
+  static constexpr int64_t kCatchUp = 2;
+
+  bool fetch() {
+    const Walk& walk = is_in_next_ ? next_ : walk_;
+    if (tile_ >= walk.last_tile) {
+      tile_ = walk.first_tile;
+      head_++;
+    }
+    if (head_ >= walk.last_head) {
+      if (is_in_next_ || !has_next_) return false;
+      is_in_next_ = true;
+      head_ = next_.head;
+      tile_ = next_.first_tile;
+      return fetch();
+    }
+    int64_t at = walk.cache.tile_offset(head_, tile_), bytes = kTile * walk.cache.shape->padded_dim() * (int64_t)sizeof(bf16);
+    const uint8_t *keys = (const uint8_t*)(walk.cache.keys + at), *values = (const uint8_t*)(walk.cache.values + at);
+    for (int64_t line = 0; line < bytes; line += 64) prefetch_l2(keys + line);
+    for (int64_t line = 0; line < bytes; line += 64) prefetch_l2(values + line);
+    tile_++;
+    lead_++;
+    return true;
+  }
+
+  Walk walk_{}, next_{};
+  bool has_next_ = false, is_in_next_ = false;
+  int64_t head_ = 0, tile_ = 0, lead_ = 0;
+};
+
 // scores[r][16 * t + i] = query r * key i of tile t, for `tiles` tiles from `first_tile` on.
 inline void score_tiles(const SequenceCache& cache, int64_t head, int64_t first_tile, int64_t tiles, int64_t rows,
-                        bool with_tiles, AttentionScratch& scratch) {
+                        bool with_tiles, AttentionScratch& scratch, Lookahead* ahead) {
   int64_t dim = cache.shape->padded_dim();
   const bf16* query = scratch.query.data();
   auto tile_at = [&](int64_t tile) { return (const uint8_t*)(cache.keys + cache.tile_offset(head, first_tile + tile)); };
@@ -52,15 +117,7 @@ inline void score_tiles(const SequenceCache& cache, int64_t head, int64_t first_
     bool has_second = tile + 1 < tiles;
     const uint8_t* units[2] = {tile_at(tile), tile_at(has_second ? tile + 1 : tile)};
     float* to = scratch.scores.data() + tile * kTile;
-    // The values are wanted as soon as the weights are known: they are on their way meanwhile.
-    for (int64_t ahead = tile; ahead < std::min(tile + 2, tiles); ahead++) {
-      const uint8_t* values = (const uint8_t*)(cache.values + cache.tile_offset(head, first_tile + ahead));
-      for (int64_t line = 0; line < dim / 2; line++) prefetch_l2(values + line * 64);
-    }
-    for (int64_t ahead = tile + 4; ahead < std::min(tile + 6, tiles); ahead++) {
-      const uint8_t* keys = tile_at(ahead);
-      for (int64_t line = 0; line < dim / 2; line++) prefetch_l1(keys + line * 64);
-    }
+    if (ahead != nullptr) ahead->advance(std::min<int64_t>(2, tiles - tile));
 #if defined(TIDEMILL_AMX)
     if (with_tiles) {
       auto columns = [&](int64_t group) { return units[0] + group * 16 * 64; };
@@ -84,41 +141,60 @@ inline void score_tiles(const SequenceCache& cache, int64_t head, int64_t first_
   }
 }
 
-// Turn one row's scores of a chunk into weights and return what its earlier sums are to be multiplied with.
+// Turn one row's scores of a chunk into weights and return what its earlier sums are to be multiplied with. `scale` and
+// `most` are those of powers of two. Columns that the row does not see may hold anything; their weights are zero.
 inline float soften_row(const CacheShape& shape, const QueryRow& row, int64_t first_tile, int64_t tiles, float scale,
                         const float* scores, bf16* weights, float& most, float& total) {
-  const int64_t step = shape.tile_tokens();
+  const int64_t step = shape.tile_tokens(), used = tiles * kTile, size = (tiles + 1) / 2 * 2 * kTile;
   const VI lanes = iota();
   auto bounds = [&](int64_t column) {  // of visible lanes in the vector that starts there
     int64_t token = (first_tile + column / kTile) * step + column % kTile;
-    int64_t in_tile = step - column % kTile;
-    int64_t low = row.first - token, high = row.last - token < in_tile ? row.last - token : in_tile;
-    low = low < 0 ? 0 : low > kLanes ? kLanes : low;
-    high = high < 0 ? 0 : high > kLanes ? kLanes : high;
-    return std::pair<int32_t, int32_t>((int32_t)low, (int32_t)high);
+    int64_t in_tile = column < used ? step - column % kTile : 0;
+    int64_t low = row.first - token, high = std::min(row.last - token, in_tile);
+    return std::pair<int32_t, int32_t>((int32_t)std::clamp<int64_t>(low, 0, kLanes), (int32_t)std::clamp<int64_t>(high, 0, kLanes));
   };
-  VF peak = splat(kLowest);
-  for (int64_t column = 0; column < tiles * kTile; column += kLanes) {
-    auto [low, high] = bounds(column);
-    if (low >= high) continue;
-    VF value = load<VF>(scores + column) * scale;
-    if (low > 0 || high < kLanes) value = (lanes >= low) & (lanes < high) ? value : splat(kLowest);
-    peak = larger(peak, value);
+  auto hide = [&](VF value, float hidden, int32_t low, int32_t high) {
+    return (lanes >= low) & (lanes < high) ? value : splat(hidden);
+  };
+  // Vectors of which all lanes are seen; none where tiles have unused slots.
+  int64_t whole_from = size, whole_to = size;
+  if (step == kTile) {
+    int64_t first = first_tile * kTile;
+    whole_from = std::min(round_up(std::max<int64_t>(row.first - first, 0), kLanes), size);
+    whole_to = std::max(whole_from, std::min(row.last - first, used) / kLanes * kLanes);
   }
-  float before = most;
-  most = std::max(before, largest(peak));
+  auto each_edge = [&](auto&& f) {
+    for (int64_t column = 0; column < whole_from; column += kLanes) f(column, bounds(column));
+    for (int64_t column = whole_to; column < size; column += kLanes) f(column, bounds(column));
+  };
+
+  VF peak = splat(kLowest), other = peak;
+  each_edge([&](int64_t column, std::pair<int32_t, int32_t> seen) {
+    if (seen.first < seen.second) peak = larger(peak, hide(load<VF>(scores + column), kLowest, seen.first, seen.second));
+  });
+  int64_t column = whole_from;
+  for (; column + 2 * kLanes <= whole_to; column += 2 * kLanes) {
+    peak = larger(peak, load<VF>(scores + column));
+    other = larger(other, load<VF>(scores + column + kLanes));
+  }
+  if (column < whole_to) peak = larger(peak, load<VF>(scores + column));
+  float before = most, top = largest(larger(peak, other));
+  most = top <= kLowest ? before : std::max(before, top * scale);
+
   VF sum_of_weights{};
-  for (int64_t column = 0; column < (tiles + 1) / 2 * 2 * kTile; column += kLanes) {
-    auto [low, high] = bounds(column);
+  each_edge([&](int64_t at, std::pair<int32_t, int32_t> seen) {
     VF weight{};
-    if (low < high) {
-      weight = exponential(load<VF>(scores + column) * scale - most);
-      if (low > 0 || high < kLanes) weight = (lanes >= low) & (lanes < high) ? weight : VF{};
-    }
+    if (seen.first < seen.second)
+      weight = hide(power_of_two(load<VF>(scores + at) * scale - most), 0.0f, seen.first, seen.second);
+    sum_of_weights = sum_of_weights + weight;
+    store_bf16(weights + at, weight);
+  });
+  for (column = whole_from; column < whole_to; column += kLanes) {
+    VF weight = power_of_two(load<VF>(scores + column) * scale - most);
     sum_of_weights = sum_of_weights + weight;
     store_bf16(weights + column, weight);
   }
-  float factor = before <= kLowest ? 0.0f : std::exp(before - most);
+  float factor = before <= kLowest ? 0.0f : std::exp2(before - most);
   total = total * factor + sum(sum_of_weights);
   return factor;
 }
@@ -178,8 +254,9 @@ inline void weigh_values(const SequenceCache& cache, int64_t head, int64_t first
 }
 
 // Attend with up to 32 rows; sums are left in scratch.out, scratch.most and scratch.total, not yet divided.
+// `ahead` is told of the progress where there is one.
 inline void attend(const SequenceCache& cache, int64_t head, const QueryRow* rows, int64_t count, bool with_tiles,
-                   AttentionScratch& scratch) {
+                   AttentionScratch& scratch, Lookahead* ahead) {
   const CacheShape& shape = *cache.shape;
   int64_t dim = shape.padded_dim(), first = rows[0].first, last = rows[0].last;
   scratch.reserve(dim);
@@ -193,11 +270,11 @@ inline void attend(const SequenceCache& cache, int64_t head, const QueryRow* row
     scratch.total[r] = 0;
   }
   std::memset(scratch.out.data(), 0, count * dim * sizeof(float));
-  float scale = 1.0f / std::sqrt((float)shape.head_dim);
+  float scale = kLog2OfE / std::sqrt((float)shape.head_dim);
   int64_t step = shape.tile_tokens(), end_tile = (last + step - 1) / step;
   for (int64_t tile = first / step / 2 * 2; tile < end_tile; tile += kChunkTokens / kTile) {
     int64_t tiles = std::min<int64_t>(kChunkTokens / kTile, end_tile - tile);
-    score_tiles(cache, head, tile, tiles, count, with_tiles, scratch);
+    score_tiles(cache, head, tile, tiles, count, with_tiles, scratch, ahead);
     for (int64_t r = 0; r < count; r++) {
       float factor = soften_row(shape, rows[r], tile, tiles, scale, scratch.scores.data() + r * kChunkTokens,
                                 scratch.weights.data() + r * kChunkTokens, scratch.most[r], scratch.total[r]);

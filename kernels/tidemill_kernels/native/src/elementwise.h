@@ -42,7 +42,7 @@ inline void rotate(float* head, const float* cosine, const float* sine, int64_t 
   }
 }
 
-inline VF silu(VF gate) { return gate / (exponential(-gate) + 1.0f); }
+inline VF silu(VF gate) { return gate * reciprocal(power_of_two(smaller(splat(100.0f), gate * -kLog2OfE)) + 1.0f); }
 
 // silu(gate) * up of one panel's row: 16 gates, then 16 ups.
 inline void gate_panel_row(const float* sums, bf16* to) {

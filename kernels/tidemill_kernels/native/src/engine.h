@@ -235,11 +235,28 @@ class Engine {
 
   void attend_all(const Step& step, const Sequences& batch, int32_t index, int thread) {
     AttentionScratch& scratch = threads_[thread].attention;
-    pool.each((int64_t)plan_.pieces.size(), 1, [&](int64_t i) {
-      const Piece& piece = plan_.pieces[i];
+    Lookahead ahead;
+    int64_t count = (int64_t)plan_.pieces.size();
+    auto cache_of = [&](const Piece& piece) {
       int32_t sequence = piece.kind == Piece::kShared ? plan_.order[piece.sequence] : piece.sequence;
-      SequenceCache cache{&model.cache, step.keys[index], step.values[index], batch.blocks(sequence)};
-      for (int32_t head = piece.head; head < piece.head + piece.heads; head++) attend_piece(batch, cache, piece, head, scratch);
+      return SequenceCache{&model.cache, step.keys[index], step.values[index], batch.blocks(sequence)};
+    };
+    auto walk_of = [&](const Piece& piece) {
+      int64_t tokens = model.cache.tile_tokens();
+      return Walk{cache_of(piece), piece.head, piece.head + piece.heads, piece.begin / tokens / 2 * 2, (piece.end + tokens - 1) / tokens};
+    };
+    // Threads take a few pieces in a row, so that they know which is next.
+    pool.each(count, std::clamp<int64_t>(count / (pool.size() * 8), 1, 4), [&](int64_t i) {
+      const Piece& piece = plan_.pieces[i];
+      bool is_read_once = piece.kind != Piece::kChunk;
+      if (is_read_once) {
+        bool has_next = i + 1 < count && plan_.pieces[i + 1].kind != Piece::kChunk;
+        Walk next = has_next ? walk_of(plan_.pieces[i + 1]) : Walk{};
+        ahead.begin(walk_of(piece), has_next ? &next : nullptr);
+      }
+      SequenceCache cache = cache_of(piece);
+      for (int32_t head = piece.head; head < piece.head + piece.heads; head++)
+        attend_piece(batch, cache, piece, head, scratch, is_read_once ? &ahead : nullptr);
     });
     if (plan_.first_part.back() > 0)
       pool.each(batch.count, 1, [&](int64_t s) { join_parts(batch, s); });
@@ -249,7 +266,8 @@ class Engine {
     return qkv_.data() + token * qkv_stride() + head * model.config.head_dim;
   }
 
-  void attend_piece(const Sequences& batch, const SequenceCache& cache, const Piece& piece, int32_t head, AttentionScratch& scratch) {
+  void attend_piece(const Sequences& batch, const SequenceCache& cache, const Piece& piece, int32_t head,
+                    AttentionScratch& scratch, Lookahead* ahead) {
     QueryRow rows[kMostRows];
     int64_t count = 0, dim = model.cache.padded_dim(), window = model.config.sliding_window;
     for (int32_t i = 0; i < piece.tokens; i++) {
@@ -262,7 +280,7 @@ class Engine {
       }
       for (int64_t g = 0; g < group(); g++) rows[count++] = {query_of(token, head * group() + g), first, last};
     }
-    attend(cache, head, rows, count, has_tiles_, scratch);
+    attend(cache, head, rows, count, has_tiles_, scratch, ahead);
     for (int64_t r = 0; r < count; r++) {
       int32_t member = (int32_t)(r / group());
       int32_t sequence = piece.kind == Piece::kShared ? plan_.order[piece.sequence + member] : piece.sequence;
@@ -297,7 +315,7 @@ class Engine {
       for (int64_t part = first; part < last; part++) most = std::max(most, part_of(part)[0]);
       std::memset(sums, 0, sizeof sums);
       for (int64_t part = first; part < last; part++) {
-        float factor = std::exp(part_of(part)[0] - most);
+        float factor = std::exp2(part_of(part)[0] - most);
         total += factor * part_of(part)[1];
         for (int64_t i = 0; i < model.config.head_dim; i++) sums[i] += factor * part_of(part)[16 + i];
       }

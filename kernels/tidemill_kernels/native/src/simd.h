@@ -41,8 +41,23 @@ inline void store(void* to, V value) {
 }
 
 inline VF splat(float value) { return VF{} + value; }
-inline VF larger(VF a, VF b) { return a > b ? a : b; }
-inline VF smaller(VF a, VF b) { return a < b ? a : b; }
+
+// The second where either is not a number.
+inline VF larger(VF a, VF b) {
+#if defined(__AVX512F__)
+  return (VF)_mm512_max_ps((__m512)a, (__m512)b);
+#else
+  return a > b ? a : b;
+#endif
+}
+
+inline VF smaller(VF a, VF b) {
+#if defined(__AVX512F__)
+  return (VF)_mm512_min_ps((__m512)a, (__m512)b);
+#else
+  return a < b ? a : b;
+#endif
+}
 
 inline VF load_bf16(const bf16* from) {
   return (VF)(__builtin_convertvector(load<VH>(from), VU) << 16);
@@ -159,6 +174,41 @@ inline VF exponential(VF x) {
   p = p * (r * r) + (r + 1.0f);
   VI exponent = (__builtin_convertvector(n, VI) + 127) << 23;
   return p * (VF)exponent;
+}
+
+// 2 to the x for -126 <= x <= 126, and 0 far below; off by at most 2^-17 of the value, since bf16 keeps no more. A minimax
+// polynomial of the fraction, whose whole part becomes the exponent.
+inline VF power_of_two(VF x) {
+#if defined(__AVX512F__)
+  VF whole = (VF)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
+  x = larger(splat(-126.0f), x);
+  const VF magic = splat(12582912.0f);
+  VF whole = (x + magic) - magic;
+#endif
+  VF r = x - whole;
+  VF p = splat(9.582852729e-3f);
+  p = p * r + 5.590642512e-2f;
+  p = p * r + 2.402409862e-1f;
+  p = p * r + 6.931241933e-1f;
+  p = p * r + 1.0f;
+#if defined(__AVX512F__)
+  return (VF)_mm512_scalef_ps((__m512)p, (__m512)whole);
+#else
+  return p * (VF)((__builtin_convertvector(whole, VI) + 127) << 23);
+#endif
+}
+
+inline constexpr float kLog2OfE = 1.44269504f;
+
+// 1 / x for 2^-100 <= x <= 2^110, within 2^-20.
+inline VF reciprocal(VF x) {
+#if defined(__AVX512F__)
+  VF guess = (VF)_mm512_rcp14_ps((__m512)x);
+  return guess * (2.0f - x * guess);
+#else
+  return 1.0f / x;
+#endif
 }
 
 inline void prefetch_l2(const void* address) { __builtin_prefetch(address, 0, 2); }
