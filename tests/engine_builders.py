@@ -61,6 +61,7 @@ def make_sim_runner(
     max_model_len: int = 4096,
     output_tokens: int | None = None,
     num_swap_blocks: int = 0,
+    depth: int = 1,
 ) -> SimRunner:
     """Return a fake runner that takes no time."""
     info = RunnerInfo(
@@ -71,6 +72,7 @@ def make_sim_runner(
         dtype="sim",
         eos_token_ids=frozenset({EOS}),
         num_swap_blocks=num_swap_blocks,
+        depth=depth,
     )
     model = SimModel(name="test", step_ms=0, output_tokens=output_tokens)
     return SimRunner(model, info, num_rows=num_rows, sleep=lambda _seconds: None)

@@ -23,6 +23,8 @@ from tidemill_engine.api.termination import (
 )
 from tidemill_engine.config import (
     ADMISSIONS,
+    ATTENTION_BACKENDS,
+    DEVICES,
     DTYPES,
     KERNELS,
     POLICIES,
@@ -124,6 +126,19 @@ def _add_engine_flags(group: argparse._ArgumentGroup) -> None:
         metavar="N",
         help="processes that compute the model together, one per GPU (default 1)",
     )
+    group.add_argument(
+        "--device",
+        choices=DEVICES,
+        default=DeviceConfig.name,
+        help="auto: a GPU where there is one (default)",
+    )
+    group.add_argument(
+        "--attention-backend",
+        choices=ATTENTION_BACKENDS,
+        default=DeviceConfig.attention_backend,
+        help="who computes attention on a GPU: our own kernel (default), or an installed library",
+    )
+    group.add_argument("--enforce-eager", action="store_true", help="capture no CUDA graphs of decode steps")
     group.add_argument("--max-model-len", type=int, help="longest sequence (default: the model's)")
     group.add_argument("--max-num-seqs", type=int, default=SchedulerConfig.max_num_seqs)
     group.add_argument("--max-num-batched-tokens", type=int, default=SchedulerConfig.max_num_batched_tokens)
@@ -280,7 +295,12 @@ def make_config(arguments: argparse.Namespace, api_key: str | None) -> ServeConf
             swap_bytes=int(arguments.swap_space * GIB),
         ),
         scheduler=_scheduler_config(arguments),
-        device=DeviceConfig(tensor_parallel_size=arguments.tensor_parallel_size),
+        device=DeviceConfig(
+            name=arguments.device,
+            tensor_parallel_size=arguments.tensor_parallel_size,
+            attention_backend=arguments.attention_backend,
+            has_graphs=not arguments.enforce_eager,
+        ),
         log_level=arguments.log_level,
     )
     token_file = arguments.admin_token_file

@@ -22,6 +22,10 @@ SchedulerKind = Literal["continuous", "static", "dynamic"]
 SCHEDULERS: tuple[SchedulerKind, ...] = ("continuous", "static", "dynamic")
 Policy = Literal["fifo", "sjf", "priority", "slo"]
 POLICIES: tuple[Policy, ...] = ("fifo", "sjf", "priority", "slo")
+DeviceName = Literal["auto", "cpu", "cuda"]
+DEVICES: tuple[DeviceName, ...] = ("auto", "cpu", "cuda")
+AttentionBackendName = Literal["auto", "tidemill", "flash-attn"]
+ATTENTION_BACKENDS: tuple[AttentionBackendName, ...] = ("auto", "tidemill", "flash-attn")
 AdmissionMode = Literal["adaptive", "strict"]
 ADMISSIONS: tuple[AdmissionMode, ...] = ("adaptive", "strict")
 
@@ -168,13 +172,21 @@ class SchedulerConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceConfig:
-    """On what steps are computed: by how many processes together."""
+    """On what steps are computed, by how many processes together, and how on a GPU."""
 
+    name: DeviceName = "auto"
+    """auto: a GPU where there is one."""
     tensor_parallel_size: int = 1
+    attention_backend: AttentionBackendName = "auto"
+    has_graphs: bool = True
+    """Whether decode steps on a GPU are captured as CUDA graphs."""
 
     def __post_init__(self) -> None:
-        size = self.tensor_parallel_size
+        _require(self.name in DEVICES, "device", self.name, f"one of {', '.join(DEVICES)}")
+        size, backend = self.tensor_parallel_size, self.attention_backend
         _require(1 <= size <= 64, "tensor_parallel_size", size, "between 1 and 64")
+        known = f"one of {', '.join(ATTENTION_BACKENDS)}"
+        _require(backend in ATTENTION_BACKENDS, "attention_backend", backend, known)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,6 +46,7 @@ class SimModel:
     max_model_len: int = 4096
     output_tokens: int | None = None
     num_swap_blocks: int | None = None
+    depth: int = 1
     fail_load: str | None = None
 
 
@@ -156,6 +157,7 @@ def _parse_sim(uri: str) -> SimModel:
         max_model_len=_int(given, "max_model_len", SimModel.max_model_len),
         output_tokens=_int(given, "output_tokens", 1) if "output_tokens" in given else None,
         num_swap_blocks=_int(given, "num_swap_blocks", 1) if "num_swap_blocks" in given else None,
+        depth=_int(given, "depth", SimModel.depth),
         fail_load=None if fail is None else _parse_fail(fail),
     )
 

@@ -11,6 +11,7 @@ from tidemill_engine.batch import Batch
 from tidemill_engine.core.engine import EngineCore, StepReport, split_rows
 from tidemill_engine.core.stats import StatsCollector
 from tidemill_engine.messages import EngineRequest
+from tidemill_engine.runner.base import RunnerLost
 from tidemill_engine.runner.sim import SimRunner
 from tidemill_engine.scheduler.base import StepOutputs
 from tidemill_engine.step import StepResult, TokenMasks, int_array
@@ -61,16 +62,55 @@ def run(engine: EngineCore, requests: list[EngineRequest]) -> Told:
     names = {request.handle: request.request_id for request in requests}
     for request in requests:
         assert engine.add(request) is None
-    while (output := engine.schedule()) is not None:
-        outputs = engine.run(output).outputs
+    while (output := engine.schedule()) is not None or engine.num_in_flight:
+        report = engine.advance(output)
+        if report is None:
+            continue
+        outputs = report.outputs
         for handle, token in zip(outputs.handles.tolist(), outputs.token_ids.tolist(), strict=True):
             told.tokens[names[handle]].append(token)
         for special in outputs.special:
             told.tokens[special.request_id] += special.token_ids
             if special.finish_reason == "error":
                 told.errors[special.request_id] = str(special.error)
-    assert not engine.scheduler.has_work()
+    assert not engine.has_work()
     return told
+
+
+def test_a_deeper_pipe_gives_the_same_tokens() -> None:
+    requests = [make_request(name, prompt_len=length, max_tokens=9) for name, length in (("a", 3), ("b", 40))]
+    plain = run(make_engine(make_sim_runner()), requests)
+    deep = make_sim_runner(depth=2)
+    assert run(make_engine(deep), requests) == plain
+
+
+def test_the_next_step_is_launched_before_the_oldest_has_ended() -> None:
+    engine = make_engine(make_sim_runner(depth=2))
+    engine.add(make_request("a", max_tokens=5))
+    assert engine.advance(engine.schedule()) is None
+    assert engine.num_in_flight == 1
+    assert engine.advance(engine.schedule()) is not None
+    assert engine.num_in_flight == 1
+
+
+def test_a_request_that_breaks_the_launch_of_a_deep_pipe_ends_alone() -> None:
+    first, last = (make_request(name, prompt_len=5, max_tokens=6) for name in ("a", "b"))
+    expected = run(make_engine(make_sim_runner()), [first, last])
+    sim = make_sim_runner(depth=2)
+    runner = BrittleRunner(sim._model, sim.info, num_rows=8, sleep=lambda _: None)
+    runner.poison = 4000
+    told = run(make_engine(runner), [first, make_request("poison", prompt=[4000, 300], max_tokens=4), last])
+    assert list(told.errors) == ["poison"]
+    assert told.tokens["a"] == expected.tokens["a"]
+    assert told.tokens["b"] == expected.tokens["b"]
+
+
+def test_a_step_that_fails_with_another_behind_it_is_the_end() -> None:
+    sim = make_sim_runner(depth=2)
+    runner = BrittleRunner(sim._model, sim.info, num_rows=8, sleep=lambda _: None)
+    runner.poison, runner.fails_in_sample = 4000, True
+    with pytest.raises(RunnerLost, match="poisoned"):
+        run(make_engine(runner), [make_request("poison", prompt=[4000, 300], max_tokens=4)])
 
 
 @pytest.mark.parametrize("fails_in_sample", [False, True])

@@ -74,6 +74,22 @@ def test_many_requests_at_once_all_get_what_they_get_alone(start: Start) -> None
         assert core.tokens(request.request_id) == answers[request.request_id]
 
 
+def test_steps_in_flight_change_no_token_and_an_abort_among_them_frees_the_blocks(start: Start) -> None:
+    requests = [make_request(f"r{index}", prompt_len=3 + index, max_tokens=12) for index in range(6)]
+    answers = []
+    for depth in (1, 2):
+        core = start(f"sim://test?step_ms=1&num_blocks=64&depth={depth}", max_num_seqs=8)
+        core.wait_ready()
+        core.send(*requests)
+        answers.append([(core.wait_finish(r.request_id), core.tokens(r.request_id))[1] for r in requests])
+    assert answers[0] == answers[1]
+    core.send(make_request("long", max_tokens=200))
+    core.wait_for(lambda m: isinstance(m, RequestOutput) and m.request_id == "long")
+    core.send(AbortRequest(request_id="long"))
+    assert core.wait_finish("long").finish_reason == "abort"
+    assert core.wait_idle().num_free_blocks == 64
+
+
 def test_a_refused_request_ends_alone(start: Start) -> None:
     core = start()
     core.wait_ready()

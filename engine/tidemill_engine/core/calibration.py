@@ -55,8 +55,9 @@ def calibrate(
     limits: RequestLimits,
     learning: Learning,
     clock: Callable[[], float],
+    max_seconds: float = MAX_SECONDS,
 ) -> int:
-    """Run the trials for at most two seconds and return how many steps were measured."""
+    """Run the trials for at most so many seconds and return how many steps were measured."""
     info = runner.info
     kv = KVCacheManager(
         num_blocks=info.num_blocks,
@@ -65,7 +66,7 @@ def calibrate(
         max_tokens_per_row=limits.max_sequence_tokens,
     )
     engine = EngineCore(ContinuousScheduler(config, kv, limits), runner, clock, learning=learning)
-    deadline = clock() + MAX_SECONDS
+    deadline = clock() + max_seconds
     num_steps = 0
     for trial in TRIALS:
         if clock() >= deadline:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -38,8 +39,17 @@ class StepReport:
     seconds: float
 
 
+@dataclass(kw_only=True)
+class _InFlight:
+    """A launched step; it has a result already if it had to be computed row by row."""
+
+    output: SchedulerOutput
+    started: float
+    result: StepResult | None
+
+
 class EngineCore:
-    """Requests in, outputs out, one step at a time."""
+    """Requests in, outputs out, step after step, as many in flight as the runner may have."""
 
     def __init__(
         self,
@@ -54,6 +64,8 @@ class EngineCore:
         self._runner = runner
         self._clock = clock
         self._learning = learning
+        self._in_flight: deque[_InFlight] = deque()
+        self._last_ended = float("-inf")
         self._seeds = random.Random(seed)  # noqa: S311 - reproducible on purpose
 
     @property
@@ -74,26 +86,72 @@ class EngineCore:
         """Choose the next step; None if there is nothing to compute."""
         return self.scheduler.schedule(self._clock())
 
+    @property
+    def num_in_flight(self) -> int:
+        """Return how many steps have been launched and not ended."""
+        return len(self._in_flight)
+
+    def has_work(self) -> bool:
+        """Say whether any request or step has not ended."""
+        return bool(self._in_flight) or self.scheduler.has_work()
+
     def run(self, output: SchedulerOutput) -> StepReport:
-        """Carry a step out and hand its tokens to their requests."""
+        """Carry a step out, alone in flight, and hand its tokens to their requests."""
+        self._launch(output)
+        return self._finish()
+
+    def advance(self, output: SchedulerOutput | None) -> StepReport | None:
+        """Launch the next step, if there is one, and end the oldest once as many are in flight as may be.
+
+        None where no step has ended yet. Without a step to launch, one must be in flight.
+        """
+        if output is not None:
+            self._launch(output)
+        if output is not None and len(self._in_flight) < self._runner.info.depth:
+            return None
+        return self._finish()
+
+    def _launch(self, output: SchedulerOutput) -> None:
+        """Start a step; one that can't be is tried row by row, once those before it have their tokens."""
         started = self._clock()
+        result: StepResult | None = None
         try:
             self._runner.launch(output)
-            result = self._runner.sample(None)
         except RunnerLost:
             raise
-        except Exception:
-            logger.exception("step %d failed; its %d rows are tried alone", output.step_id, len(output.rows))
-            result = self._run_alone(output)
-        else:
-            if self._learning is not None:
-                self._learning.observe(output, self._clock() - started, result.copy_seconds)
-        ended = self._clock()
-        outputs = self.scheduler.update(result, ended)
-        return StepReport(outputs=outputs, num_tokens=output.num_tokens, seconds=ended - started)
+        except Exception as error:
+            for step in self._in_flight:
+                step.result = step.result or self._runner.sample(None)
+            result = self._run_alone(output, error)
+        self._in_flight.append(_InFlight(output=output, started=started, result=result))
 
-    def _run_alone(self, output: SchedulerOutput) -> StepResult:
+    def _finish(self) -> StepReport:
+        """End the oldest step. Its time is what it took of the runner, beside the step before it."""
+        step = self._in_flight.popleft()
+        is_whole = step.result is None
+        if step.result is None:
+            try:
+                step.result = self._runner.sample(None)
+            except RunnerLost:
+                raise
+            except Exception as error:
+                if self._in_flight:
+                    raise RunnerLost(f"a step failed with another behind it: {error}") from error
+                is_whole = False
+                step.result = self._run_alone(step.output, error)
+        ended = self._clock()
+        seconds = ended - max(step.started, self._last_ended)
+        self._last_ended = ended
+        if self._learning is not None and is_whole:
+            self._learning.observe(step.output, seconds, step.result.copy_seconds)
+        outputs = self.scheduler.update(step.result, ended)
+        return StepReport(outputs=outputs, num_tokens=step.output.num_tokens, seconds=seconds)
+
+    def _run_alone(self, output: SchedulerOutput, cause: Exception) -> StepResult:
         """Repeat a failed step row by row, so that only the rows that break it end."""
+        logger.error(
+            "step %d failed; its %d rows are tried alone", output.step_id, len(output.rows), exc_info=cause
+        )
         results: list[StepResult] = []
         failures: list[RowFailure] = []
         for single in split_rows(output):

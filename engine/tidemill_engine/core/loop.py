@@ -60,7 +60,7 @@ class CoreLoop:
         """Take in what the API process has sent, waiting while there is nothing to do; False at the end."""
         while True:
             self._heartbeat.beat(self._clock())
-            has_work = self._engine.scheduler.has_work()
+            has_work = self._engine.has_work()
             if not has_work:
                 self._turn_idle()
             timeout = self._pause_seconds if has_work else IDLE_BEAT_SECONDS
@@ -71,7 +71,7 @@ class CoreLoop:
                         logger.info("told to shut down")
                         return False
                     self._take(message)
-            if has_work or self._engine.scheduler.has_work() or self._outbox:
+            if has_work or self._engine.has_work() or self._outbox:
                 return True
 
     def _take(self, message: EngineRequest | AbortRequest) -> None:
@@ -85,14 +85,17 @@ class CoreLoop:
             self._outbox.append(output)
 
     def _step(self) -> None:
-        """Compute one step, if there is one."""
+        """Launch the next step and take in the oldest one's tokens, if there is one of either."""
         output = self._engine.schedule()
-        if output is None:
+        if output is None and not self._engine.num_in_flight:
             self._pause()
             return
         self._is_idle = False
-        self._heartbeat.beat(self._clock(), self._stats.predicted_seconds(output.num_tokens))
-        report = self._engine.run(output)
+        num_tokens = 0 if output is None else output.num_tokens
+        self._heartbeat.beat(self._clock(), self._stats.predicted_seconds(num_tokens))
+        report = self._engine.advance(output)
+        if report is None:
+            return
         self._stats.add_step(report)
         self._outbox += report.outputs.messages()
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _PROGRESS_SECONDS = 0.5
+MAX_COMPILING_SECONDS = 120.0
 _SIMULATED = "sim://"
 """Models whose steps take a given time: there is nothing to calibrate."""
 
@@ -106,6 +107,9 @@ def make_engine(config: CoreConfig, runner: ModelRunner) -> EngineCore:
     )
     learning = Learning(config.scheduler.max_num_batched_tokens)
     if not config.model.uri.startswith(_SIMULATED):
+        if info.compiles_late:
+            passing = Learning(config.scheduler.max_num_batched_tokens)
+            calibrate(config.scheduler, runner, limits, passing, time.monotonic, MAX_COMPILING_SECONDS)
         calibrate(config.scheduler, runner, limits, learning, time.monotonic)
     scheduler = create_scheduler(config.scheduler, kv, limits, learning.seams())
     return EngineCore(scheduler, runner, time.monotonic, seed=config.model.seed, learning=learning)

@@ -12,12 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
-from tidemill_engine.errors import ModelLoadError
+from tidemill_engine.models.llama_weights import LlamaLayer, LlamaWeights, Placement, load_llama_weights
 from tidemill_engine.parallel.group import Alone, RankGroup
-from tidemill_kernels.linear import PackedLinear
 from tidemill_kernels.paged_attention import AttentionPlan, paged_attention, store_kv
 from tidemill_kernels.rms_norm import rms_norm
 from tidemill_kernels.rope import RopeTable, apply_rope
@@ -25,10 +23,7 @@ from tidemill_kernels.silu_mul import silu_mul
 
 if TYPE_CHECKING:
     from tidemill_engine.models.config import LlamaConfig
-    from tidemill_engine.models.sharding import Shard
     from tidemill_engine.models.weights import WeightSource
-
-_HARMLESS_TENSORS = ("rotary_emb.inv_freq", "lm_head.weight")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,34 +68,18 @@ def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     return torch.frombuffer(memory, dtype=dtype).view(shape)
 
 
-@dataclass(frozen=True, kw_only=True)
-class LlamaLayer:
-    """One layer's weights; q, k and v are one matrix, gate and up another."""
-
-    input_norm: torch.Tensor
-    qkv: PackedLinear
-    query_norm: torch.Tensor | None
-    key_norm: torch.Tensor | None
-    out: PackedLinear
-    mlp_norm: torch.Tensor
-    gate_up: PackedLinear
-    down: PackedLinear
-
-
 class LlamaModel:
     """Weights in place, ready to compute."""
 
-    def __init__(
-        self, source: WeightSource, dtype: torch.dtype, max_model_len: int, group: RankGroup | None = None
-    ) -> None:
-        self.group = group or Alone()
-        self.config = self.group.shard.of(source.config)
-        self.dtype = dtype
-        self._rope = RopeTable(self.config.head_dim, max_model_len, self.config.rope_theta, dtype)
-        self._embedding: torch.Tensor
-        self._layers: list[LlamaLayer] = []
-        self._norm: torch.Tensor
-        self._head: PackedLinear
+    def __init__(self, weights: LlamaWeights, max_model_len: int, group: RankGroup) -> None:
+        self.group = group
+        self.config = weights.config
+        self.dtype = weights.embedding.dtype
+        self._rope = RopeTable(self.config.head_dim, max_model_len, self.config.rope_theta, self.dtype)
+        self._embedding = weights.embedding
+        self._layers = weights.layers
+        self._norm = weights.norm
+        self._head = weights.head
 
     @staticmethod
     def load(
@@ -111,24 +90,9 @@ class LlamaModel:
         group: RankGroup | None = None,
     ) -> LlamaModel:
         """Read every weight, or this rank's part of it, from a source, reporting after each layer."""
-        model = LlamaModel(source, dtype, max_model_len, group)
-        loader = _LayerLoader(source, dtype, model.group.shard)
-        model._embedding = loader.tensor("model.embed_tokens.weight")
-        for index in range(source.config.num_layers):
-            model._layers.append(loader.layer(index))
-            report(source.read_bytes, source.total_bytes)
-        model._norm = loader.tensor("model.norm.weight")
-        is_tied = source.config.has_tied_embeddings
-        head = model._embedding if is_tied else loader.tensor("lm_head.weight")
-        model._head = PackedLinear(loader.output_rows(head))
-        unread = [name for name in source.unread() if not name.endswith(_HARMLESS_TENSORS)]
-        if unread:
-            raise ModelLoadError(
-                f"the model has tensors that this engine does not compute: {', '.join(unread[:5])}",
-                reason="UnsupportedModel",
-            )
-        report(source.total_bytes, source.total_bytes)
-        return model
+        group = group or Alone()
+        placement = Placement(dtype=dtype, shard=group.shard)
+        return LlamaModel(load_llama_weights(source, placement, report), max_model_len, group)
 
     def forward(self, inputs: ModelInputs, cache: KVCache) -> torch.Tensor:
         """Compute one step, writing keys and values: last hidden states `[num_tokens, hidden_size]`."""
@@ -166,65 +130,3 @@ class LlamaModel:
             rotated = torch.cat([query, key], dim=1)
         rotated = apply_rope(rotated, cos, signed_sin)
         return rotated[:, : config.num_heads], rotated[:, config.num_heads :], value
-
-
-_ALL = slice(None)
-
-
-def _times(span: slice, width: int) -> slice:
-    """Return a span of heads as a span of rows."""
-    return slice(span.start * width, span.stop * width)
-
-
-class _LayerLoader:
-    """Reads and fuses one layer's tensors at a time, of each matrix the part of one shard."""
-
-    def __init__(self, source: WeightSource, dtype: torch.dtype, shard: Shard) -> None:
-        self._source = source
-        self._dtype = dtype
-        self._shard = shard
-        config, dim = source.config, source.config.head_dim
-        query, kv = _times(shard.query_heads(config), dim), _times(shard.kv_heads(config), dim)
-        mlp = shard.mlp_columns(config)
-        self._rows = {"q_proj": query, "k_proj": kv, "v_proj": kv, "gate_proj": mlp, "up_proj": mlp}
-        self._columns = {"o_proj": query, "down_proj": mlp}
-
-    def tensor(self, name: str) -> torch.Tensor:
-        """Read one tensor, or the shard's part of it, in the model's dtype."""
-        part = name.split(".")[-2]
-        places = (self._rows.get(part, _ALL), self._columns.get(part, _ALL))
-        read = self._source.values(name)
-        values = torch.from_numpy(np.array(read[places[: read.ndim]]))
-        if values.dtype == torch.uint16:
-            values = values.view(torch.bfloat16)
-        return values.to(self._dtype).contiguous()
-
-    def output_rows(self, head: torch.Tensor) -> torch.Tensor:
-        """Return the shard's rows of the output matrix, filled up with zeros to every rank's width."""
-        count = len(head)
-        mine = head[self._shard.vocabulary(count)]
-        missing = self._shard.vocabulary_width(count) - len(mine)
-        return mine if missing == 0 else torch.nn.functional.pad(mine, (0, 0, 0, missing))
-
-    def layer(self, index: int) -> LlamaLayer:
-        """Read one layer."""
-        config = self._source.config
-        prefix = f"model.layers.{index}."
-        attention = prefix + "self_attn."
-        qkv = tuple(attention + part for part in ("q_proj", "k_proj", "v_proj"))
-        return LlamaLayer(
-            input_norm=self.tensor(prefix + "input_layernorm.weight"),
-            qkv=self._fused(qkv, has_bias=config.has_qkv_bias),
-            query_norm=self.tensor(attention + "q_norm.weight") if config.has_qk_norm else None,
-            key_norm=self.tensor(attention + "k_norm.weight") if config.has_qk_norm else None,
-            out=self._fused((attention + "o_proj",)),
-            mlp_norm=self.tensor(prefix + "post_attention_layernorm.weight"),
-            gate_up=self._fused((prefix + "mlp.gate_proj", prefix + "mlp.up_proj")),
-            down=self._fused((prefix + "mlp.down_proj",)),
-        )
-
-    def _fused(self, names: tuple[str, ...], *, has_bias: bool = False) -> PackedLinear:
-        """Read matrices that share their input and put them above one another."""
-        weight = torch.cat([self.tensor(name + ".weight") for name in names])
-        bias = torch.cat([self.tensor(name + ".bias") for name in names]) if has_bias else None
-        return PackedLinear(weight, bias)

@@ -37,6 +37,10 @@ class RunnerInfo:
     eos_token_ids: frozenset[int]
     num_swap_blocks: int = 0
     """Places of the CPU pool for swapped blocks."""
+    depth: int = 1
+    """Steps that may be launched before the oldest of them is sampled."""
+    compiles_late: bool = False
+    """Whether kernels are compiled when a step first needs them, so that first steps say nothing of time."""
 
 
 class ModelRunner(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from tidemill_engine.errors import ModelLoadError
 
@@ -24,6 +25,36 @@ class MemoryFacts:
     available_bytes: int
     used_bytes: int
     usable_share: float = DEFAULT_USABLE_SHARE
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the bytes that may go to the cache."""
+        if self.limit_bytes is None:
+            usable = int(self.usable_share * self.available_bytes) - API_PROCESS_BYTES
+            share = int(SHARE_OF_AVAILABLE_WITHOUT_LIMIT * self.available_bytes)
+            return min(usable, share, MOST_BYTES_WITHOUT_LIMIT)
+        return int(self.usable_share * self.limit_bytes) - self.used_bytes - API_PROCESS_BYTES
+
+    def refusal(self, demand: CacheDemand, num_bytes: int) -> str:
+        """Say with numbers why not even one block fits."""
+        limit = self.available_bytes if self.limit_bytes is None else self.limit_bytes
+        return (
+            f"no memory is left for the KV cache: of {limit // _MIB} MiB, {self.used_bytes // _MIB} MiB hold "
+            f"the model and a step, {API_PROCESS_BYTES // _MIB} MiB are kept for the API process, which "
+            f"leaves {num_bytes // _MIB} MiB; one block takes {demand.bytes_per_block / _MIB:.1f} MiB. Raise "
+            f"the memory limit or set --kv-cache-memory-bytes"
+        )
+
+
+class Budget(Protocol):
+    """Memory that a cache may take, and words for when it is too little."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the bytes that may go to the cache."""
+
+    def refusal(self, demand: CacheDemand, num_bytes: int) -> str:
+        """Say with numbers why not even one block fits into so many bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,37 +81,17 @@ class CacheSize:
 
 
 def size_cache(
-    facts: MemoryFacts,
+    budget: Budget,
     demand: CacheDemand,
     *,
     num_blocks: int | None = None,
     memory_bytes: int | None = None,
 ) -> CacheSize:
-    """Choose the number of blocks: as told, else by the bytes told, else by what the machine leaves."""
+    """Choose the number of blocks: as told, else by the bytes told, else by the budget."""
     if num_blocks is None:
-        budget = _budget_bytes(facts) if memory_bytes is None else memory_bytes
-        num_blocks = min(budget // demand.bytes_per_block, demand.most_useful_blocks)
+        num_bytes = budget.num_bytes if memory_bytes is None else memory_bytes
+        num_blocks = min(num_bytes // demand.bytes_per_block, demand.most_useful_blocks)
         if num_blocks < 1:
-            raise ModelLoadError(_too_little(facts, demand, budget), reason="OutOfMemory")
+            raise ModelLoadError(budget.refusal(demand, num_bytes), reason="OutOfMemory")
     capacity = num_blocks * demand.block_size
     return CacheSize(num_blocks=num_blocks, max_model_len=min(demand.max_model_len, capacity))
-
-
-def _budget_bytes(facts: MemoryFacts) -> int:
-    """Return the bytes that may go to the cache."""
-    if facts.limit_bytes is None:
-        usable = int(facts.usable_share * facts.available_bytes) - API_PROCESS_BYTES
-        share = int(SHARE_OF_AVAILABLE_WITHOUT_LIMIT * facts.available_bytes)
-        return min(usable, share, MOST_BYTES_WITHOUT_LIMIT)
-    return int(facts.usable_share * facts.limit_bytes) - facts.used_bytes - API_PROCESS_BYTES
-
-
-def _too_little(facts: MemoryFacts, demand: CacheDemand, budget: int) -> str:
-    """Say with numbers why not even one block fits."""
-    limit = facts.available_bytes if facts.limit_bytes is None else facts.limit_bytes
-    return (
-        f"no memory is left for the KV cache: of {limit // _MIB} MiB, {facts.used_bytes // _MIB} MiB hold "
-        f"the model and a step, {API_PROCESS_BYTES // _MIB} MiB are kept for the API process, which leaves "
-        f"{budget // _MIB} MiB; one block takes {demand.bytes_per_block / _MIB:.1f} MiB. Raise the memory "
-        f"limit or set --kv-cache-memory-bytes"
-    )

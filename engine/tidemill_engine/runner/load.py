@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import errno
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill_engine.errors import EngineError, ModelLoadError
-from tidemill_engine.model_uri import SimModel, parse_model_uri
+from tidemill_engine.model_uri import SimModel, find_model_path, parse_model_uri
+from tidemill_engine.models.weights import open_weights
 from tidemill_engine.runner.sim import load_sim_runner
 
 if TYPE_CHECKING:
     from tidemill_engine.config import CoreConfig
+    from tidemill_engine.model_uri import BuiltinModel, FileModel
     from tidemill_engine.parallel.membership import Membership
     from tidemill_engine.runner.base import ModelRunner, ReportProgress
 
 logger = logging.getLogger(__name__)
+
+_DRIVER_FILES = ("/dev/nvidiactl", "/dev/dxg")
 
 
 def load_runner(
@@ -29,20 +34,7 @@ def load_runner(
         model = parse_model_uri(config.model.uri)
         if isinstance(model, SimModel):
             return load_sim_runner(model, config, report)
-        from tidemill_engine.runner.native_cpu import find_kernels, load_native_runner  # noqa: PLC0415 - numpy only
-
-        library = find_kernels(config) if membership is None else None
-        if library is not None:
-            return load_native_runner(model, config, library, report)
-        if config.model.quantization is not None:
-            raise ModelLoadError(
-                f"quantization {config.model.quantization} needs the C++ kernels, which can't be had here "
-                "or do not divide a model among ranks",
-                reason="InvalidConfig",
-            )
-        from tidemill_engine.runner.torch_cpu import load_torch_cpu_runner  # noqa: PLC0415 - heavy, and optional
-
-        return load_torch_cpu_runner(model, config, report, membership)
+        return _load_real_model(model, config, report, membership)
     except ModelLoadError:
         raise
     except EngineError as error:
@@ -59,6 +51,40 @@ def load_runner(
             ) from error
         logger.exception("loading %s failed", config.model.uri)
         raise ModelLoadError(f"{config.model.uri} can't be loaded: {error}") from error
+
+
+def _load_real_model(
+    model: BuiltinModel | FileModel,
+    config: CoreConfig,
+    report: ReportProgress,
+    membership: Membership | None,
+) -> ModelRunner:
+    """Load a model with weights: onto a GPU, else with the C++ kernels, else with torch's operators."""
+    if may_have_gpu(config):
+        from tidemill_engine.runner.gpu.load import has_gpu, load_cuda_runner  # noqa: PLC0415 - heavy, optional
+
+        if has_gpu(config):
+            return load_cuda_runner(open_weights(find_model_path(model)), config, report, membership)
+    from tidemill_engine.runner.native_cpu import find_kernels, load_native_runner  # noqa: PLC0415 - numpy only
+
+    library = find_kernels(config) if membership is None else None
+    if library is not None:
+        return load_native_runner(model, config, library, report)
+    if config.model.quantization is not None:
+        raise ModelLoadError(
+            f"quantization {config.model.quantization} needs the C++ kernels, which can't be had here "
+            "or do not divide a model among ranks",
+            reason="InvalidConfig",
+        )
+    from tidemill_engine.runner.torch_cpu import load_torch_cpu_runner  # noqa: PLC0415 - heavy, and optional
+
+    return load_torch_cpu_runner(model, config, report, membership)
+
+
+def may_have_gpu(config: CoreConfig) -> bool:
+    """Say whether torch should be asked for a GPU: as told, or where a driver is. Its import takes memory."""
+    wanted = config.device.name
+    return wanted == "cuda" or (wanted == "auto" and any(Path(file).exists() for file in _DRIVER_FILES))
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Protocol
 
 from tidemill_engine.runner import machine
-from tidemill_engine.runner.kv_memory import CacheDemand, CacheSize, MemoryFacts, size_cache
+from tidemill_engine.runner.kv_memory import Budget, CacheDemand, CacheSize, MemoryFacts, size_cache
 
 if TYPE_CHECKING:
     from tidemill_engine.config import CoreConfig
@@ -49,28 +49,31 @@ class OwnNumbers:
         return number
 
 
-def choose_cache_size(
-    config: CoreConfig, bytes_per_block: int, max_model_len: int, ranks: Numbers | None = None
-) -> CacheSize:
-    """Size the cache by the machine or by what the user said; the model is loaded and has computed a step.
+def machine_budget(config: CoreConfig, ranks: Numbers) -> MemoryFacts:
+    """Return what this machine leaves for caches once the model is loaded and has computed a step.
 
-    Ranks share the machine's memory, and all of them get the same number of blocks.
+    Ranks share the machine's memory: the budget is that of all their caches together.
     """
-    ranks = ranks or OwnNumbers()
-    facts = MemoryFacts(
+    return MemoryFacts(
         limit_bytes=machine.memory_limit_bytes(),
         available_bytes=ranks.least(machine.available_memory_bytes()),
         used_bytes=ranks.total(machine.used_memory_bytes()),
         usable_share=config.cache.memory_utilization,
     )
+
+
+def choose_cache_size(
+    config: CoreConfig, budget: Budget, bytes_per_block: int, max_model_len: int
+) -> CacheSize:
+    """Size the cache by a budget, or by what the user said."""
     demand = CacheDemand(
-        bytes_per_block=ranks.total(bytes_per_block),
+        bytes_per_block=bytes_per_block,
         block_size=config.cache.block_size,
         max_num_seqs=config.scheduler.max_num_seqs,
         max_model_len=max_model_len,
     )
     size = size_cache(
-        facts, demand, num_blocks=config.cache.num_blocks, memory_bytes=config.cache.memory_bytes
+        budget, demand, num_blocks=config.cache.num_blocks, memory_bytes=config.cache.memory_bytes
     )
     if size.max_model_len < max_model_len:
         logger.warning(
@@ -78,7 +81,7 @@ def choose_cache_size(
             max_model_len,
             size.max_model_len,
             size.num_blocks,
-            facts,
+            budget,
         )
     return size
 

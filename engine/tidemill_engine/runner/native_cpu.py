@@ -20,7 +20,13 @@ from tidemill_engine.models.weights import open_weights
 from tidemill_engine.runner import machine
 from tidemill_engine.runner.base import RunnerInfo
 from tidemill_engine.runner.cpu import BlockCopies, Computed, CpuRunner
-from tidemill_engine.runner.memory import choose_cache_size, choose_max_model_len, keep_freed_memory
+from tidemill_engine.runner.memory import (
+    OwnNumbers,
+    choose_cache_size,
+    choose_max_model_len,
+    keep_freed_memory,
+    machine_budget,
+)
 from tidemill_kernels.native.build import CompilerMissingError, find_library
 from tidemill_kernels.native.cpu import best_path
 from tidemill_kernels.native.engine import NativeEngine, StepArrays
@@ -79,7 +85,7 @@ def load_native_runner(
     tune(engine, library)
     warm_up(engine, config, max_model_len)
     bytes_per_block = 4 * source.config.num_layers * engine.block_elements
-    size = choose_cache_size(config, bytes_per_block, max_model_len)
+    size = choose_cache_size(config, machine_budget(config, OwnNumbers()), bytes_per_block, max_model_len)
     logger.info(
         "%s, %d threads, %s weights, %d KV blocks of %d tokens, max_model_len %d after %.1f s",
         library.name,

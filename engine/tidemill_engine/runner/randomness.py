@@ -22,3 +22,9 @@ def uniform(seed: int, position: int, sibling: int) -> float:
     """Return a number in [0, 1), independent for every argument."""
     bits = _mixed(_mixed(_mixed(seed & _MASK) ^ position) ^ sibling)
     return (bits >> (64 - _MANTISSA_BITS)) / (1 << _MANTISSA_BITS)
+
+
+def row_seed(seed: int, sibling: int) -> int:
+    """Return one signed 64-bit seed for a sibling's row, for generators that take a seed and a position."""
+    mixed = _mixed(_mixed(seed & _MASK) ^ sibling)
+    return mixed - (1 << 64) if mixed >> 63 else mixed

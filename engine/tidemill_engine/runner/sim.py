@@ -64,6 +64,7 @@ def load_sim_runner(
         dtype="sim",
         eos_token_ids=frozenset({EOS}),
         num_swap_blocks=_num_swap_blocks(model, config, num_blocks),
+        depth=model.depth,
     )
     return SimRunner(model, info, num_rows=config.scheduler.max_num_seqs, sleep=sleep)
 

@@ -20,7 +20,12 @@ from tidemill_engine.parallel.group import join_group
 from tidemill_engine.runner import machine
 from tidemill_engine.runner.base import RunnerInfo
 from tidemill_engine.runner.cpu import BlockCopies, Computed, CpuRunner, LaunchedStep
-from tidemill_engine.runner.memory import choose_cache_size, choose_max_model_len, keep_freed_memory
+from tidemill_engine.runner.memory import (
+    choose_cache_size,
+    choose_max_model_len,
+    keep_freed_memory,
+    machine_budget,
+)
 from tidemill_engine.runner.sampler import Sampled
 from tidemill_kernels.paged_attention import make_plan
 from tidemill_kernels.paged_attention.plan import CacheLayout
@@ -59,8 +64,8 @@ def load_torch_cpu_runner(
     model = LlamaModel.load(source, TORCH_DTYPES[config.model.dtype], max_model_len, report, group)
     logger.info("weights read after %.1f s", time.monotonic() - started)
     warm_up(model, config, threads)
-    bytes_per_block = cache_bytes_per_block(model.config, config.cache.block_size, model.dtype)
-    size = choose_cache_size(config, bytes_per_block, max_model_len, group)
+    bytes_per_block = group.total(cache_bytes_per_block(model.config, config.cache.block_size, model.dtype))
+    size = choose_cache_size(config, machine_budget(config, group), bytes_per_block, max_model_len)
     logger.info(
         "%d threads, %s, %d KV blocks of %d tokens, max_model_len %d",
         torch.get_num_threads(),
@@ -76,7 +81,7 @@ def load_torch_cpu_runner(
         block_size=config.cache.block_size,
         dtype=str(model.dtype).removeprefix("torch."),
         eos_token_ids=model.config.eos_token_ids,
-        num_swap_blocks=config.cache.swap_bytes // group.total(bytes_per_block),
+        num_swap_blocks=config.cache.swap_bytes // bytes_per_block,
     )
     return TorchCpuRunner(model, info, num_rows=config.scheduler.max_num_seqs, threads=threads)
 

@@ -26,7 +26,7 @@ class PackedLinear:
         if bias is not None and bias.shape != weight.shape[:1]:
             raise ValueError(f"bias {tuple(bias.shape)} does not fit weight {tuple(weight.shape)}")
         self._bias = bias
-        self._is_packed = can_pack(weight.dtype)
+        self._is_packed = weight.device.type == "cpu" and can_pack(weight.dtype)
         self._weight = (
             torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _TYPICAL_BATCH)  # noqa: SLF001
             if self._is_packed

@@ -11,7 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from tidemill_kernels.sizes import next_power_of_two
+
+Ints = npt.NDArray[np.int32]
 
 MIN_ROWS = 16
 MAX_ROWS = 128
@@ -44,13 +49,13 @@ class HeadShape:
 class AttentionLaunch:
     """One launch.
 
-    tile_sequences, tile_starts: `[num_tiles]`, the sequence of each tile and its first token within the
+    tile_sequences, tile_starts: `[num_tiles]` int32, the sequence of each tile and its first token within the
     sequence's new tokens. tokens_per_tile x group padded = rows: rows of a tile; keys: of one iteration;
     num_parts: parts of each context; num_warps, num_stages: of the kernel.
     """
 
-    tile_sequences: tuple[int, ...]
-    tile_starts: tuple[int, ...]
+    tile_sequences: Ints
+    tile_starts: Ints
     tokens_per_tile: int
     rows: int
     keys: int
@@ -60,39 +65,50 @@ class AttentionLaunch:
 
 
 def plan_attention(
-    query_lens: Sequence[int], seq_lens: Sequence[int], heads: HeadShape, num_multiprocessors: int
+    query_lens: Sequence[int] | Ints,
+    seq_lens: Sequence[int] | Ints,
+    heads: HeadShape,
+    num_multiprocessors: int,
 ) -> AttentionLaunch:
     """Lay out one step.
 
     query_lens: `[num_seqs]`, new tokens of each sequence (0: none); seq_lens: `[num_seqs]`, those included.
     Raises ValueError where a sequence has more new tokens than tokens.
     """
-    if any(new > length for new, length in zip(query_lens, seq_lens, strict=True)):
+    new, lengths = np.asarray(query_lens, dtype=np.int32), np.asarray(seq_lens, dtype=np.int32)
+    if (new > lengths).any():
         raise ValueError("a sequence has more new tokens than tokens")
-    longest = max(query_lens, default=0)
+    longest = int(new.max(initial=0))
     rows = _rows(longest, heads.padded_group)
     tokens = max(1, rows // heads.padded_group)
-    tiles = [(sequence, start) for sequence, new in enumerate(query_lens) for start in range(0, new, tokens)]
+    tiles = -(-new // tokens)
+    num_tiles = int(tiles.sum())
+    before = np.repeat(np.cumsum(tiles) - tiles, tiles)
     is_decode = longest <= 1
     return AttentionLaunch(
-        tile_sequences=tuple(sequence for sequence, _ in tiles),
-        tile_starts=tuple(start for _, start in tiles),
+        tile_sequences=np.repeat(np.arange(len(new), dtype=np.int32), tiles),
+        tile_starts=((np.arange(num_tiles) - before) * tokens).astype(np.int32),
         tokens_per_tile=tokens,
         rows=rows,
         keys=DECODE_KEYS if is_decode else PREFILL_KEYS,
-        num_parts=plan_parts(len(tiles) * heads.num_kv_heads, max(seq_lens, default=0), num_multiprocessors),
+        num_parts=plan_parts(
+            num_tiles * heads.num_kv_heads, int(lengths.max(initial=0)), num_multiprocessors
+        ),
         num_warps=4 if rows <= 64 else 8,
         num_stages=3 if heads.head_dim <= 128 else 2,
     )
 
 
 def plan_parts(num_programs: int, longest_context: int, num_multiprocessors: int) -> int:
-    """Cut contexts into as many parts as fill the device twice, none shorter than MIN_KEYS_PER_PART."""
+    """Cut contexts into as many parts as fill the device twice, none shorter than MIN_KEYS_PER_PART.
+
+    A power of two, so that few variants of the kernel are compiled.
+    """
     if num_programs == 0:
         return 1
     wanted = -(-2 * num_multiprocessors // num_programs)
     possible = max(1, longest_context // MIN_KEYS_PER_PART)
-    return max(1, min(wanted, possible, MAX_PARTS))
+    return 1 << (max(1, min(wanted, possible, MAX_PARTS)).bit_length() - 1)
 
 
 def _rows(longest: int, padded_group: int) -> int:

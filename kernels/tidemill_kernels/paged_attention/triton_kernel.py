@@ -210,8 +210,9 @@ def paged_attention(
     batch: PagedBatch,
     launch: AttentionLaunch,
     options: AttentionOptions,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return causal attention of this step's tokens, `[num_tokens, num_heads, head_dim]`.
+    """Return causal attention of this step's tokens, `[num_tokens, num_heads, head_dim]`, in `out` if given.
 
     query: `[num_tokens, num_heads, head_dim]`; caches: keys and values, each `[num_blocks, block_size,
     num_kv_heads, head_dim]`, contiguous, this step's tokens included, in the dtype of the query,
@@ -219,7 +220,7 @@ def paged_attention(
     """
     num_tokens, num_heads, head_dim = query.shape
     _, block_size, num_kv_heads, _ = caches[0].shape
-    out = torch.empty_like(query)
+    out = torch.empty_like(query) if out is None else out
     num_tiles = batch.tile_sequences.shape[0]
     if num_tokens == 0 or num_tiles == 0:
         return out

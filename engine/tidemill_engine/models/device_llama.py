@@ -1,0 +1,119 @@
+"""The Llama family computed by the Triton kernels, and a paged cache on a device.
+
+Knows layers and weights. Does not know requests, steps or sampling: tokens, positions, slots and a way to
+attend come in, hidden states go out. Nothing in it waits for the device, so that it can be captured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from tidemill_kernels.rms_norm.triton_kernel import add_rms_norm
+from tidemill_kernels.rope_kv_write import QkvLayout, Rotation
+from tidemill_kernels.rope_kv_write.triton_kernel import rope_kv_write
+from tidemill_kernels.silu_mul.triton_kernel import silu_mul
+
+if TYPE_CHECKING:
+    from tidemill_engine.models.config import LlamaConfig
+    from tidemill_engine.models.llama_weights import LlamaLayer, LlamaWeights
+    from tidemill_engine.parallel.group import RankGroup
+
+Caches = tuple[torch.Tensor, torch.Tensor]
+Attend = Callable[[torch.Tensor, Caches], torch.Tensor]
+"""From queries `[num_tokens, num_heads, head_dim]` and a layer's keys and values to what they attend to."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceInputs:
+    """One step's tokens, flat: `input_ids`, `positions`, `slot_mapping`, each `[num_tokens]` int64."""
+
+    input_ids: torch.Tensor
+    positions: torch.Tensor
+    slot_mapping: torch.Tensor
+    attend: Attend
+
+
+class DeviceCache:
+    """Keys and values of all layers, `[num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim]`."""
+
+    def __init__(self, config: LlamaConfig, num_blocks: int, block_size: int, like: torch.Tensor) -> None:
+        shape = (config.num_layers, 2, num_blocks, block_size, config.num_kv_heads, config.head_dim)
+        self._blocks = torch.zeros(shape, dtype=like.dtype, device=like.device)
+
+    def layer(self, index: int) -> Caches:
+        """Return one layer's keys and values: each `[num_blocks, block_size, num_kv_heads, head_dim]`."""
+        return self._blocks[index, 0], self._blocks[index, 1]
+
+    @property
+    def parts(self) -> list[torch.Tensor]:
+        """Return all layers' keys and values, one after another."""
+        return list(self._blocks.flatten(0, 1))
+
+
+class DeviceLlama:
+    """Weights on a device, ready to compute."""
+
+    def __init__(self, weights: LlamaWeights, max_model_len: int, group: RankGroup) -> None:
+        self.group = group
+        self.config = weights.config
+        self.weights = weights
+        self._layout = QkvLayout(
+            num_heads=self.config.num_heads,
+            num_kv_heads=self.config.num_kv_heads,
+            head_dim=self.config.head_dim,
+        )
+        angles = _angles(self.config, max_model_len).to(weights.embedding.device)
+        cos, sin = angles.cos(), angles.sin()
+        self._rotations = [self._rotation(layer, cos, sin) for layer in weights.layers]
+
+    @property
+    def scale(self) -> float:
+        """Return what attention scores are multiplied by."""
+        return 1 / math.sqrt(self.config.head_dim)
+
+    def forward(self, inputs: DeviceInputs, cache: DeviceCache) -> torch.Tensor:
+        """Compute one step, writing keys and values: last hidden states `[num_tokens, hidden_size]`."""
+        eps, group = self.config.rms_norm_eps, self.group
+        hidden = torch.nn.functional.embedding(inputs.input_ids, self.weights.embedding)
+        residual: torch.Tensor | None = None
+        for index, layer in enumerate(self.weights.layers):
+            caches = cache.layer(index)
+            normed = add_rms_norm(hidden, residual, layer.input_norm, eps)
+            residual = hidden if residual is None else residual
+            query = rope_kv_write(
+                layer.qkv(normed),
+                inputs.positions,
+                inputs.slot_mapping,
+                caches,
+                self._layout,
+                self._rotations[index],
+            )
+            attended = inputs.attend(query, caches)
+            hidden = group.sum(layer.out(attended.flatten(1)))
+            normed = add_rms_norm(hidden, residual, layer.mlp_norm, eps)
+            hidden = group.sum(layer.down(silu_mul(layer.gate_up(normed))))
+        return add_rms_norm(hidden, residual, self.weights.norm, eps)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return `[num_rows, vocab_size]`, in the model's dtype, for hidden `[num_rows, hidden_size]`."""
+        return self.group.join_columns(self.weights.head(hidden))[:, : self.config.vocab_size]
+
+    def _rotation(self, layer: LlamaLayer, cos: torch.Tensor, sin: torch.Tensor) -> Rotation:
+        return Rotation(
+            cos=cos,
+            sin=sin,
+            q_norm=layer.query_norm,
+            k_norm=layer.key_norm,
+            eps=self.config.rms_norm_eps,
+        )
+
+
+def _angles(config: LlamaConfig, max_positions: int) -> torch.Tensor:
+    """Return every position's angles: `[max_positions, head_dim / 2]` float32."""
+    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
+    return torch.outer(torch.arange(max_positions, dtype=torch.float32), 1.0 / config.rope_theta**exponents)

@@ -1,0 +1,153 @@
+"""The Llama family's tensors, read and fused layer by layer, of each matrix the part that a rank holds.
+
+Knows names and where tensors go. Computes nothing with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from tidemill_engine.errors import ModelLoadError
+from tidemill_engine.models.sharding import WHOLE, Shard
+from tidemill_kernels.linear import PackedLinear
+
+if TYPE_CHECKING:
+    from tidemill_engine.models.config import LlamaConfig
+    from tidemill_engine.models.weights import WeightSource
+
+_HARMLESS_TENSORS = ("rotary_emb.inv_freq", "lm_head.weight")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """In which dtype, on which device and in which part tensors are wanted."""
+
+    dtype: torch.dtype
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    shard: Shard = WHOLE
+
+
+@dataclass(frozen=True, kw_only=True)
+class LlamaLayer:
+    """One layer's weights; q, k and v are one matrix, gate and up another."""
+
+    input_norm: torch.Tensor
+    qkv: PackedLinear
+    query_norm: torch.Tensor | None
+    key_norm: torch.Tensor | None
+    out: PackedLinear
+    mlp_norm: torch.Tensor
+    gate_up: PackedLinear
+    down: PackedLinear
+
+
+@dataclass(frozen=True, kw_only=True)
+class LlamaWeights:
+    """All weights of one part of a model, whose shapes `config` gives; embedding `[vocab_size, hidden_size]`.
+
+    The head has as many rows on each rank, those past the vocabulary zero.
+    """
+
+    config: LlamaConfig
+    embedding: torch.Tensor
+    layers: list[LlamaLayer]
+    norm: torch.Tensor
+    head: PackedLinear
+
+
+def load_llama_weights(
+    source: WeightSource,
+    placement: Placement,
+    report: Callable[[int, int], None] = lambda _read, _total: None,
+) -> LlamaWeights:
+    """Read every weight, or its part, reporting after each layer; a tensor that nobody reads is an error."""
+    local = placement.shard.of(source.config)
+    loader = _LayerLoader(source, placement)
+    embedding = loader.tensor("model.embed_tokens.weight")
+    layers = []
+    for index in range(source.config.num_layers):
+        layers.append(loader.layer(index))
+        report(source.read_bytes, source.total_bytes)
+    norm = loader.tensor("model.norm.weight")
+    head = embedding if local.has_tied_embeddings else loader.tensor("lm_head.weight")
+    unread = [name for name in source.unread() if not name.endswith(_HARMLESS_TENSORS)]
+    if unread:
+        raise ModelLoadError(
+            f"the model has tensors that this engine does not compute: {', '.join(unread[:5])}",
+            reason="UnsupportedModel",
+        )
+    report(source.total_bytes, source.total_bytes)
+    return LlamaWeights(
+        config=local,
+        embedding=embedding,
+        layers=layers,
+        norm=norm,
+        head=PackedLinear(loader.output_rows(head)),
+    )
+
+
+_ALL = slice(None)
+
+
+def _times(span: slice, width: int) -> slice:
+    """Return a span of heads as a span of rows."""
+    return slice(span.start * width, span.stop * width)
+
+
+class _LayerLoader:
+    """Reads and fuses one layer's tensors at a time, of each matrix the part of one shard."""
+
+    def __init__(self, source: WeightSource, placement: Placement) -> None:
+        self._source = source
+        self._placement = placement
+        self._shard = shard = placement.shard
+        config, dim = source.config, source.config.head_dim
+        query, kv = _times(shard.query_heads(config), dim), _times(shard.kv_heads(config), dim)
+        mlp = shard.mlp_columns(config)
+        self._rows = {"q_proj": query, "k_proj": kv, "v_proj": kv, "gate_proj": mlp, "up_proj": mlp}
+        self._columns = {"o_proj": query, "down_proj": mlp}
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """Read one tensor, or the shard's part of it, in the model's dtype."""
+        part = name.split(".")[-2]
+        places = (self._rows.get(part, _ALL), self._columns.get(part, _ALL))
+        read = self._source.values(name)
+        values = torch.from_numpy(np.array(read[places[: read.ndim]]))
+        if values.dtype == torch.uint16:
+            values = values.view(torch.bfloat16)
+        return values.to(self._placement.device, self._placement.dtype).contiguous()
+
+    def output_rows(self, head: torch.Tensor) -> torch.Tensor:
+        """Return the shard's rows of the output matrix, filled up with zeros to every rank's width."""
+        count = len(head)
+        mine = head[self._shard.vocabulary(count)]
+        missing = self._shard.vocabulary_width(count) - len(mine)
+        return mine if missing == 0 else torch.nn.functional.pad(mine, (0, 0, 0, missing))
+
+    def layer(self, index: int) -> LlamaLayer:
+        """Read one layer."""
+        config = self._source.config
+        prefix = f"model.layers.{index}."
+        attention = prefix + "self_attn."
+        qkv = tuple(attention + part for part in ("q_proj", "k_proj", "v_proj"))
+        return LlamaLayer(
+            input_norm=self.tensor(prefix + "input_layernorm.weight"),
+            qkv=self._fused(qkv, has_bias=config.has_qkv_bias),
+            query_norm=self.tensor(attention + "q_norm.weight") if config.has_qk_norm else None,
+            key_norm=self.tensor(attention + "k_norm.weight") if config.has_qk_norm else None,
+            out=self._fused((attention + "o_proj",)),
+            mlp_norm=self.tensor(prefix + "post_attention_layernorm.weight"),
+            gate_up=self._fused((prefix + "mlp.gate_proj", prefix + "mlp.up_proj")),
+            down=self._fused((prefix + "mlp.down_proj",)),
+        )
+
+    def _fused(self, names: tuple[str, ...], *, has_bias: bool = False) -> PackedLinear:
+        """Read matrices that share their input and put them above one another."""
+        weight = torch.cat([self.tensor(name + ".weight") for name in names])
+        bias = torch.cat([self.tensor(name + ".bias") for name in names]) if has_bias else None
+        return PackedLinear(weight, bias)

@@ -1,0 +1,186 @@
+"""The few things that only a GPU has: streams, events, graphs, pinned memory, and how much of it there is.
+
+`CudaDevice` is all of the runner that needs a GPU. `HostDevice` does the same at once on the CPU, so that
+everything around it is tested without one, with the kernels interpreted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from tidemill_engine.runner.gpu.memory import DeviceMemory
+
+
+class Mark(Protocol):
+    """A point in the work that was handed to a device."""
+
+    def wait(self) -> None:
+        """Return once the device has come so far."""
+
+    def seconds_since(self, earlier: Mark) -> float:
+        """Return the device's time between two points that it has passed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Captured:
+    """Work that can be done again on the same tensors; what it computes comes into `output`."""
+
+    replay: Callable[[], None]
+    output: torch.Tensor
+
+
+class Device(Protocol):
+    """Where steps are computed. Work is done in order, and none of these waits for it but `Mark.wait`."""
+
+    @property
+    def torch_device(self) -> torch.device:
+        """Return where tensors live."""
+
+    @property
+    def num_multiprocessors(self) -> int:
+        """Return how many of them there are."""
+
+    def host_tensor(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Return memory of the host that the device can copy from and to by itself."""
+
+    def send(self, host: torch.Tensor) -> torch.Tensor:
+        """Return a copy on the device of what is on the host, which may be changed at once."""
+
+    def mark(self) -> Mark:
+        """Return the point after all work handed over so far to the stream in use."""
+
+    def copying(self, *, joins: bool) -> AbstractContextManager[None]:
+        """Let copies run beside later steps, after all work so far; later steps wait for them if `joins`."""
+
+    def capture(self, work: Callable[[], torch.Tensor]) -> Captured:
+        """Return work as one thing that costs the host almost nothing to start."""
+
+    def memory(self) -> DeviceMemory:
+        """Return how the device's memory is used, and forget the peak."""
+
+
+class HostDevice:
+    """The CPU in the place of a GPU: all work is done when it is handed over."""
+
+    torch_device = torch.device("cpu")
+    num_multiprocessors = 4
+
+    class _Mark:
+        def __init__(self) -> None:
+            self.time = time.monotonic()
+
+        def wait(self) -> None:
+            """Return: the work is done."""
+
+        def seconds_since(self, earlier: Mark) -> float:
+            """Return the time between two points."""
+            if not isinstance(earlier, HostDevice._Mark):
+                raise TypeError("marks of different devices")
+            return self.time - earlier.time
+
+    def host_tensor(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Return plain memory."""
+        return torch.empty(shape, dtype=dtype)
+
+    def send(self, host: torch.Tensor) -> torch.Tensor:
+        """Return a copy."""
+        return host.clone()
+
+    def mark(self) -> Mark:
+        """Return now."""
+        return HostDevice._Mark()
+
+    @contextmanager
+    def copying(self, *, joins: bool) -> Iterator[None]:  # noqa: ARG002 - there is one stream
+        """Do nothing."""
+        yield
+
+    def capture(self, work: Callable[[], torch.Tensor]) -> Captured:
+        """Keep the work and do it again."""
+        output = work().clone()
+        return Captured(replay=lambda: _put(work(), output), output=output)
+
+    def memory(self) -> DeviceMemory:
+        """Pretend to a small device: enough for the tests' models."""
+        return DeviceMemory(total_bytes=1 << 30, free_bytes=1 << 30, reserved_bytes=0, peak_bytes=0)
+
+
+def _put(source: torch.Tensor, target: torch.Tensor) -> None:
+    target.copy_(source)
+
+
+class CudaDevice:
+    """One NVIDIA GPU."""
+
+    def __init__(self, index: int = 0) -> None:
+        torch.cuda.set_device(index)
+        self.torch_device = torch.device("cuda", index)
+        self.num_multiprocessors: int = torch.cuda.get_device_properties(index).multi_processor_count
+        self._copies = torch.cuda.Stream(self.torch_device)  # type: ignore[no-untyped-call]
+        self._graphs = torch.cuda.graph_pool_handle()
+
+    class _Mark:
+        def __init__(self) -> None:
+            self.event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            self.event.record()
+
+        def wait(self) -> None:
+            """Return once the device has come so far."""
+            self.event.synchronize()
+
+        def seconds_since(self, earlier: Mark) -> float:
+            """Return the device's time between two points."""
+            if not isinstance(earlier, CudaDevice._Mark):
+                raise TypeError("marks of different devices")
+            return float(earlier.event.elapsed_time(self.event)) / 1000
+
+    def host_tensor(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Return pinned memory."""
+        return torch.empty(shape, dtype=dtype, pin_memory=True)
+
+    def send(self, host: torch.Tensor) -> torch.Tensor:
+        """Copy by way of pinned memory, which torch gives to others only when the copy is done."""
+        return host.pin_memory().to(self.torch_device, non_blocking=True)
+
+    def mark(self) -> Mark:
+        """Record an event on the current stream."""
+        return CudaDevice._Mark()
+
+    @contextmanager
+    def copying(self, *, joins: bool) -> Iterator[None]:
+        """Use the second stream."""
+        self._copies.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._copies):
+            yield
+        if joins:
+            torch.cuda.current_stream().wait_stream(self._copies)
+
+    def capture(self, work: Callable[[], torch.Tensor]) -> Captured:
+        """Capture a CUDA graph, after a first run that compiles and allocates."""
+        side = torch.cuda.Stream(self.torch_device)  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            work()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._graphs):
+            output = work()
+        return Captured(replay=graph.replay, output=output)
+
+    def memory(self) -> DeviceMemory:
+        """Ask the driver and torch's allocator."""
+        torch.cuda.synchronize()
+        peak = torch.cuda.max_memory_allocated()
+        torch.cuda.empty_cache()
+        free, total = torch.cuda.mem_get_info()
+        found = DeviceMemory(
+            total_bytes=total, free_bytes=free, reserved_bytes=torch.cuda.memory_reserved(), peak_bytes=peak
+        )
+        torch.cuda.reset_peak_memory_stats()
+        return found

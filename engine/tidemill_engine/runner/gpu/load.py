@@ -1,0 +1,156 @@
+"""Loads a model onto a device: weights, one step of the full budget, the cache by what is left, graphs."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+import torch
+
+from tidemill_engine.errors import ModelLoadError
+from tidemill_engine.models.device_llama import DeviceCache, DeviceInputs, DeviceLlama
+from tidemill_engine.models.llama_weights import Placement, load_llama_weights
+from tidemill_engine.parallel.group import join_group
+from tidemill_engine.runner.base import RunnerInfo
+from tidemill_engine.runner.gpu.attention import Sequences, choose_backend
+from tidemill_engine.runner.gpu.device import CudaDevice
+from tidemill_engine.runner.gpu.graphs import graph_sizes
+from tidemill_engine.runner.gpu.memory import GRAPH_BYTES, DeviceBudget
+from tidemill_engine.runner.gpu.runner import DeviceRunner
+from tidemill_engine.runner.memory import choose_cache_size, choose_max_model_len
+from tidemill_engine.step import int_array
+from tidemill_kernels.paged_attention.launch import HeadShape
+
+if TYPE_CHECKING:
+    from tidemill_engine.config import CoreConfig
+    from tidemill_engine.models.weights import WeightSource
+    from tidemill_engine.parallel.group import RankGroup
+    from tidemill_engine.parallel.membership import Membership
+    from tidemill_engine.runner.base import ReportProgress
+    from tidemill_engine.runner.gpu.attention import AttentionBackend
+    from tidemill_engine.runner.gpu.device import Device
+
+logger = logging.getLogger(__name__)
+
+DTYPES = {"auto": torch.bfloat16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+DEPTH = 2
+"""Steps in flight: the next one is launched while the device computes one."""
+
+
+def has_gpu(config: CoreConfig) -> bool:
+    """Say whether torch sees a GPU; where one was asked for and is not there, raise."""
+    if torch.cuda.is_available():
+        return True
+    if config.device.name == "cuda":
+        raise ModelLoadError("--device cuda: torch sees no GPU here", reason="InvalidConfig")
+    logger.warning("there is a GPU driver, but torch sees no GPU: the CPU computes")
+    return False
+
+
+def load_cuda_runner(
+    source: WeightSource, config: CoreConfig, report: ReportProgress, membership: Membership | None = None
+) -> DeviceRunner:
+    """Load a model, or a rank's part of it, onto the rank's GPU."""
+    rank = membership.shard.rank if membership is not None else 0
+    if rank >= torch.cuda.device_count():
+        raise ModelLoadError(
+            f"tensor_parallel_size {config.device.tensor_parallel_size} needs as many GPUs; "
+            f"{torch.cuda.device_count()} are visible",
+            reason="InvalidConfig",
+        )
+    device = CudaDevice(rank)
+    return load_device_runner(source, config, device, join_group(membership, device.torch_device), report)
+
+
+def load_device_runner(
+    source: WeightSource, config: CoreConfig, device: Device, group: RankGroup, report: ReportProgress
+) -> DeviceRunner:
+    """Load a model onto any device."""
+    if config.model.quantization is not None:
+        raise ModelLoadError("quantization on a GPU is not supported yet", reason="InvalidConfig")
+    if config.scheduler.kind != "continuous":
+        raise ModelLoadError(
+            f"a GPU computes no padded batches: {config.scheduler.kind}", reason="InvalidConfig"
+        )
+    started = time.monotonic()
+    max_model_len = choose_max_model_len(config.model.max_model_len, source.config.max_model_len)
+    placement = Placement(dtype=DTYPES[config.model.dtype], device=device.torch_device, shard=group.shard)
+    model = DeviceLlama(load_llama_weights(source, placement, report), max_model_len, group)
+    logger.info("weights in place after %.1f s", time.monotonic() - started)
+    heads = HeadShape(
+        num_heads=model.config.num_heads,
+        num_kv_heads=model.config.num_kv_heads,
+        head_dim=model.config.head_dim,
+    )
+    attention = choose_backend(
+        config.device.attention_backend,
+        heads,
+        device.num_multiprocessors,
+        config.cache.block_size,
+        model.scale,
+    )
+    info = _with_cache(model, config, device, attention, max_model_len)
+    sizes = graph_sizes(config.scheduler.max_num_seqs) if config.device.has_graphs else ()
+    return DeviceRunner(
+        model, info, device, attention, num_rows=config.scheduler.max_num_seqs, graph_sizes=sizes
+    )
+
+
+def _with_cache(
+    model: DeviceLlama, config: CoreConfig, device: Device, attention: AttentionBackend, max_model_len: int
+) -> RunnerInfo:
+    """Compute one step of the full budget, see what memory is left, and size the cache by it."""
+    block_size, local = config.cache.block_size, model.config
+    num_tokens = min(config.scheduler.max_num_batched_tokens, max_model_len)
+    _profile(model, device, attention, num_tokens, config)
+    memory = device.memory()
+    budget = DeviceBudget(
+        memory=memory,
+        usable_share=config.cache.memory_utilization,
+        graph_bytes=GRAPH_BYTES if config.device.has_graphs else 0,
+    )
+    dtype = model.weights.embedding.dtype
+    bytes_per_block = 2 * local.num_layers * block_size * local.kv_size * dtype.itemsize
+    size = choose_cache_size(config, budget, bytes_per_block, max_model_len)
+    # Ranks may see a little more or less free memory; all must have as many blocks.
+    num_blocks = model.group.least(size.num_blocks)
+    logger.info("%s: %d KV blocks of %d tokens by %s", device.torch_device, num_blocks, block_size, budget)
+    return RunnerInfo(
+        vocab_size=local.vocab_size,
+        max_model_len=min(size.max_model_len, num_blocks * block_size),
+        num_blocks=num_blocks,
+        block_size=block_size,
+        dtype=str(dtype).removeprefix("torch."),
+        eos_token_ids=local.eos_token_ids,
+        num_swap_blocks=config.cache.swap_bytes // model.group.total(bytes_per_block),
+        depth=DEPTH,
+        compiles_late=True,
+    )
+
+
+@torch.inference_mode()
+def _profile(
+    model: DeviceLlama, device: Device, attention: AttentionBackend, num_tokens: int, config: CoreConfig
+) -> None:
+    """Compute one chunk of so many tokens with a passing cache, and the logits of the largest batch."""
+    block_size = config.cache.block_size
+    num_blocks = -(-num_tokens // block_size)
+    cache = DeviceCache(model.config, num_blocks, block_size, model.weights.embedding)
+    planned = attention.plan(int_array([num_tokens]), int_array([num_tokens]), 0)
+    where = device.torch_device
+    positions = torch.arange(num_tokens, device=where)
+    sequences = Sequences(
+        block_table=torch.arange(num_blocks, dtype=torch.int32, device=where).unsqueeze(0),
+        seq_lens=torch.tensor([num_tokens], dtype=torch.int32, device=where),
+        query_start_loc=torch.tensor([0, num_tokens], dtype=torch.int32, device=where),
+    )
+    inputs = DeviceInputs(
+        input_ids=torch.zeros_like(positions),
+        positions=positions,
+        slot_mapping=positions,
+        attend=planned.bind(sequences, [torch.from_numpy(array).to(where) for array in planned.arrays]),
+    )
+    hidden = model.forward(inputs, cache)
+    num_rows = min(num_tokens, config.scheduler.max_num_seqs)
+    model.logits(hidden[:num_rows]).float()

@@ -1,0 +1,157 @@
+"""The parts of the runner for GPUs that decide something: sizes, memory, places, backends."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import sys
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine_builders import make_request, make_scheduler, make_sim_runner
+from tidemill_engine.errors import ModelLoadError
+from tidemill_engine.runner.gpu.attention import FlashAttention, Sequences, choose_backend
+from tidemill_engine.runner.gpu.compute import StepShape
+from tidemill_engine.runner.gpu.device import HostDevice
+from tidemill_engine.runner.gpu.graphs import graph_sizes, size_for
+from tidemill_engine.runner.gpu.memory import DeviceBudget, DeviceMemory
+from tidemill_engine.runner.gpu.rows import DeviceRows, append_places
+from tidemill_engine.runner.gpu.staging import send_together
+from tidemill_engine.runner.kv_memory import CacheDemand, size_cache
+from tidemill_engine.step import int_array
+from tidemill_kernels.paged_attention import paged_attention_reference
+from tidemill_kernels.paged_attention.launch import HeadShape
+
+GIB = 1024**3
+HEADS = HeadShape(num_heads=4, num_kv_heads=2, head_dim=16)
+
+
+@given(st.integers(1, 2000))
+def test_every_batch_up_to_the_largest_has_a_size_that_is_not_much_larger(max_num_seqs: int) -> None:
+    sizes = graph_sizes(max_num_seqs)
+    assert sizes[-1] == min(max_num_seqs, 512)
+    for num_rows in range(1, sizes[-1] + 1):
+        size = size_for(num_rows, sizes)
+        assert size is not None
+        assert num_rows <= size <= num_rows + 15
+
+
+@pytest.mark.parametrize("num_rows", [0, 9])
+def test_a_batch_that_no_size_fits_has_none(num_rows: int) -> None:
+    assert size_for(num_rows, (1, 2, 4, 8)) is None
+    assert size_for(num_rows, ()) is None
+
+
+def make_memory(total: int = 80, free: int = 60, reserved: int = 18, peak: int = 20) -> DeviceMemory:
+    return DeviceMemory(
+        total_bytes=total * GIB, free_bytes=free * GIB, reserved_bytes=reserved * GIB, peak_bytes=peak * GIB
+    )
+
+
+def test_the_cache_gets_a_share_of_the_gpu_less_model_step_and_what_others_hold() -> None:
+    budget = DeviceBudget(memory=make_memory(), usable_share=0.9, graph_bytes=GIB)
+    assert budget.num_bytes == 72 * GIB - 20 * GIB - 2 * GIB - GIB
+    demand = CacheDemand(bytes_per_block=GIB, block_size=16, max_num_seqs=256, max_model_len=4096)
+    assert size_cache(budget, demand).num_blocks == 49
+
+
+def test_a_gpu_that_is_too_small_is_refused_with_numbers() -> None:
+    budget = DeviceBudget(memory=make_memory(total=24, free=2), usable_share=0.9)
+    demand = CacheDemand(bytes_per_block=2 << 20, block_size=16, max_num_seqs=8, max_model_len=4096)
+    with pytest.raises(
+        ModelLoadError, match=r"90% of the GPU's 24576 MiB, less 20480 MiB.*4096 MiB that others"
+    ):
+        size_cache(budget, demand)
+
+
+def test_arrays_arrive_aligned_and_as_they_were() -> None:
+    arrays: list[npt.NDArray[Any]] = [
+        int_array([1, 2, 3]),
+        np.array([0.5, -1.5], dtype=np.float32),
+        np.array([2**40], dtype=np.int64),
+    ]
+    sent = send_together(HostDevice(), [*arrays, int_array()])
+    assert sent[0].tolist() == [1, 2, 3]
+    assert sent[1].view(torch.float32).tolist() == [0.5, -1.5]
+    assert sent[2].view(torch.int64).tolist() == [2**40]
+    assert len(sent[3]) == 0
+    assert {(tensor.data_ptr() - sent[0].data_ptr()) % 128 for tensor in sent[:3]} == {0}
+
+
+def test_a_full_rows_next_token_goes_to_the_padding_row() -> None:
+    rows = DeviceRows(num_rows=3, max_tokens=8, block_size=4, padding_block=9, device=torch.device("cpu"))
+    places = append_places(int_array([2, 0]), int_array([8, 7]), rows)
+    assert [place.tolist() for place in places] == [[3, 0], [0, 7]]
+
+
+def test_a_step_knows_its_decodes_and_where_its_tokens_go() -> None:
+    scheduler = make_scheduler(make_sim_runner().info, max_num_batched_tokens=8)
+    scheduler.add(make_request("a", prompt_len=3), seed=0)
+    scheduler.add(make_request("b", prompt_len=9), seed=0)
+    output = scheduler.schedule(0.0)
+    assert output is not None
+    shape = StepShape.of(output)
+    assert (shape.starts.tolist(), shape.seq_lens.tolist(), shape.num_decodes) == ([0, 3, 8], [3, 5], 0)
+    assert (shape.sampled_rows.tolist(), shape.lengths.tolist()) == (output.rows[:1].tolist(), [3])
+
+
+def test_says_which_attention_computes_and_why(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO)
+    choose_backend("auto", HEADS, 4, 16, 0.25)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: SimpleNamespace())
+    choose_backend("auto", HEADS, 4, 16, 0.25)
+    choose_backend("flash-attn", HEADS, 4, 256, 0.25)
+    assert [record.message for record in caplog.records] == [
+        "attention by our own kernel: flash_attn is not installed",
+        "attention by our own kernel: flash_attn is installed, but was not measured to be faster: "
+        "ask for it by name",
+        "attention by flash-attn: asked for",
+    ]
+    with pytest.raises(ModelLoadError, match="needs --block-size 256, not 16"):
+        choose_backend("flash-attn", HEADS, 4, 16, 0.25)
+
+
+def test_a_backend_that_is_not_installed_is_refused() -> None:
+    with pytest.raises(ModelLoadError, match="not installed"):
+        choose_backend("flash-attn", HEADS, 4, 256, 0.25)
+
+
+def test_flash_attention_is_asked_for_a_steps_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in computes what flash-attn documents for these arguments; the package itself is not here."""
+
+    def flash_attn_varlen_func(
+        query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, **given: object
+    ) -> torch.Tensor:
+        ends_q, ends_k = given["cu_seqlens_q"], given["cu_seqlens_k"]
+        assert isinstance(ends_q, torch.Tensor)
+        assert isinstance(ends_k, torch.Tensor)
+        assert ends_q.dtype == ends_k.dtype == torch.int32
+        lens = ends_k.diff().tolist()
+        assert given["causal"] is True
+        assert given["softmax_scale"] == 0.25
+        assert given["max_seqlen_q"] == max(ends_q.diff().tolist())
+        assert given["max_seqlen_k"] == max(lens)
+        table = given["block_table"]
+        assert isinstance(table, torch.Tensor)
+        return paged_attention_reference(query, keys, values, table, lens, ends_q.tolist())
+
+    module = ModuleType("flash_attn")
+    module.flash_attn_varlen_func = flash_attn_varlen_func  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "flash_attn", module)
+    caches = torch.randn(6, 4, 2, 16), torch.randn(6, 4, 2, 16)
+    query, table = torch.randn(4, 4, 16), torch.randperm(6).int().view(2, 3)
+    lens, new = int_array([9, 3]), int_array([1, 3])
+    starts = torch.tensor([0, 1, 4], dtype=torch.int32)
+    planned = FlashAttention(0.25).plan(new, lens, 1)
+    sequences = Sequences(block_table=table, seq_lens=torch.from_numpy(lens), query_start_loc=starts)
+    found = planned.bind(sequences, [torch.from_numpy(array) for array in planned.arrays])(query, caches)
+    wanted = paged_attention_reference(query, *caches, table, [9, 3], [0, 1, 4])
+    assert torch.equal(found, wanted)

@@ -1,0 +1,181 @@
+"""The runner for GPUs on the CPU, its kernels interpreted: the tokens of the CPU's runner, in float32.
+
+A token may differ only where the two best were closer than `MARGIN`; after such a place texts part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from device_runners import load_on_host
+from engine_builders import Harness, make_request, make_scheduler
+from tidemill_engine.config import CacheConfig, CoreConfig, ModelConfig, SchedulerConfig
+from tidemill_engine.messages import RequestOutput, TokenLogprobs
+from tidemill_engine.runner.base import ModelRunner
+from tidemill_engine.runner.load import load_runner
+from tidemill_engine.scheduler.seams import Seams
+from tiny_models import prompts_of, save_model
+
+pytestmark = pytest.mark.slow  # the interpreter takes its time
+
+MARGIN = 1e-4
+LENGTHS = (1, 3, 4, 5, 13, 29)
+
+
+class SwapAlways:
+    """Costs by which copying always pays."""
+
+    def swap_seconds(self, num_blocks: int) -> float:
+        return 0.0
+
+    def recompute_seconds(self, num_tokens: int) -> float:
+        return 1.0
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tiny")
+    save_model(path, "Llama", num_attention_heads=6, num_key_value_heads=2, hidden_size=48, head_dim=8)
+    return path
+
+
+@pytest.fixture(scope="module")
+def cpu_runner(directory: Path) -> ModelRunner:
+    config = CoreConfig(
+        model=ModelConfig(uri=f"file://{directory}", dtype="float32"),
+        cache=CacheConfig(num_blocks=64, block_size=4),
+        scheduler=SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=16),
+    )
+    return load_runner(config, lambda _read, _total: None)
+
+
+@pytest.fixture(scope="module")
+def runner(directory: Path) -> ModelRunner:
+    return load_on_host(directory, swap_bytes=1 << 20)
+
+
+def serve(
+    runner: ModelRunner,
+    prompts: list[list[int]],
+    *,
+    depth: int = 2,
+    num_blocks: int = 64,
+    seams: Seams | None = None,
+    budget: int = 16,
+    max_tokens: int = 6,
+    **sampling: Any,
+) -> Harness:
+    info = replace(runner.info, num_blocks=num_blocks)
+    scheduler = make_scheduler(info, max_num_batched_tokens=budget, seams=seams)
+    harness = Harness(scheduler=scheduler, runner=runner, depth=depth)
+    for index, prompt in enumerate(prompts):
+        params = {"temperature": 0.0, "num_logprobs": 2} | sampling
+        harness.add(make_request(str(index), prompt=prompt, max_tokens=max_tokens, **params), seed=index)
+    harness.run()
+    return harness
+
+
+def entries(harness: Harness, request_id: str) -> list[TokenLogprobs]:
+    outputs: list[RequestOutput] = [o for o in harness.outputs if o.request_id == request_id]
+    return [entry for output in outputs for entry in output.logprobs]
+
+
+def assert_same(found: Harness, wanted: Harness, count: int) -> None:
+    for index in range(count):
+        said, right = entries(found, str(index)), entries(wanted, str(index))
+        assert len(said) == len(right) > 0
+        for mine, theirs in zip(said, right, strict=True):
+            if mine.token_ids[0] != theirs.token_ids[0]:
+                assert theirs.logprobs[1] - theirs.logprobs[2] < MARGIN
+                break
+            np.testing.assert_allclose(mine.logprobs, theirs.logprobs, atol=1e-3)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_greedy_tokens_of_odd_prompts_are_those_of_the_cpu(
+    runner: ModelRunner, cpu_runner: ModelRunner, depth: int
+) -> None:
+    prompts = prompts_of(*LENGTHS)
+    found = serve(runner, prompts, depth=depth)
+    assert any(1 in step.num_scheduled_tokens and step.num_tokens > len(step.rows) for step in found.steps)
+    assert_same(found, serve(cpu_runner, prompts, depth=1), len(prompts))
+
+
+def test_captured_decodes_give_the_same_tokens(directory: Path, cpu_runner: ModelRunner) -> None:
+    prompts = prompts_of(*LENGTHS)
+    found = serve(load_on_host(directory, has_graphs=True), prompts)
+    sizes = {len(step.rows) for step in found.steps if step.num_tokens == len(step.rows)}
+    assert sizes - {1, 2, 4, 8}, "no step was padded"
+    assert_same(found, serve(cpu_runner, prompts, depth=1), len(prompts))
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [("Qwen2", {"tie_word_embeddings": True}), ("Qwen3", {"head_dim": 16, "num_key_value_heads": 1})],
+)
+def test_other_families_give_the_tokens_of_the_cpu(
+    tmp_path: Path, family: str, changes: dict[str, object]
+) -> None:
+    save_model(tmp_path, family, **changes)
+    config = CoreConfig(
+        model=ModelConfig(uri=f"file://{tmp_path}", dtype="float32"),
+        cache=CacheConfig(num_blocks=64, block_size=4),
+    )
+    prompts = prompts_of(3, 21)
+    wanted = serve(load_runner(config, lambda _read, _total: None), prompts, depth=1)
+    assert_same(serve(load_on_host(tmp_path), prompts), wanted, 2)
+
+
+@pytest.mark.parametrize("way", ["swap", "recompute"])
+def test_preempted_requests_get_the_same_tokens(
+    runner: ModelRunner, cpu_runner: ModelRunner, way: str
+) -> None:
+    prompts = prompts_of(9, 10, 11)
+    seams = Seams(costs=SwapAlways()) if way == "swap" else None
+    found = serve(runner, prompts, num_blocks=10, seams=seams, max_tokens=14)
+    assert found.scheduler.stats().num_preemptions > 0
+    assert any(len(step.swap_in) for step in found.steps) == (way == "swap")
+    assert_same(found, serve(cpu_runner, prompts, depth=1, max_tokens=14), 3)
+
+
+def test_a_found_prefix_changes_no_token(runner: ModelRunner, cpu_runner: ModelRunner) -> None:
+    (prompt,) = prompts_of(29)
+    harness = serve(runner, [prompt])
+    harness.add(make_request("again", prompt=prompt, max_tokens=6, temperature=0.0, num_logprobs=2))
+    harness.run()
+    first = next(output for output in harness.outputs if output.request_id == "again")
+    assert first.num_cached_tokens == 28
+    assert harness.tokens("again") == harness.tokens("0") == serve(cpu_runner, [prompt]).tokens("0")
+
+
+def test_seeds_decide_what_is_drawn_alone_and_in_a_batch(runner: ModelRunner) -> None:
+    prompts = prompts_of(5, 5, 7)
+    sampling: dict[str, Any] = {"temperature": 1.5, "num_logprobs": None, "top_k": 40, "top_p": 0.95}
+    together = serve(runner, [prompts[0], prompts[0], prompts[2]], max_tokens=10, **sampling)
+    alone = serve(runner, [prompts[0]], max_tokens=10, **sampling)
+    assert alone.tokens("0") == together.tokens("0") != together.tokens("1")
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"repetition_penalty": 1.8},
+        {"presence_penalty": 1.5, "frequency_penalty": 0.7},
+        {"logit_bias": {7: 30.0, 11: -100.0}},
+        {"min_tokens": 5, "stop_token_ids": tuple(range(2, 90))},
+    ],
+    ids=lambda params: next(iter(params)),
+)
+def test_penalties_and_bias_choose_the_tokens_of_the_cpu(
+    runner: ModelRunner, cpu_runner: ModelRunner, params: dict[str, Any]
+) -> None:
+    prompts = prompts_of(4, 17)
+    found, wanted = (serve(r, prompts, depth=1, max_tokens=8, **params) for r in (runner, cpu_runner))
+    plain = serve(cpu_runner, prompts, depth=1, max_tokens=8)
+    assert [found.tokens(str(i)) for i in range(2)] == [wanted.tokens(str(i)) for i in range(2)]
+    assert any(wanted.tokens(str(i)) != plain.tokens(str(i)) for i in range(2))
