@@ -6,6 +6,7 @@ import importlib.util
 import logging
 import sys
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt

@@ -5,7 +5,7 @@ Knows the model, its cache and the rows' tables. Does not choose tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -79,7 +79,7 @@ class StepCompute:
     def capture(self, sizes: Sequence[int]) -> None:
         """Capture decode steps of these sizes; later ones are padded to them."""
         if sizes:
-            self._graphs = DecodeGraphs(self._device, sizes, self._tables.padding_row, self._decode)
+            self._graphs = DecodeGraphs(self._device, sizes, self._tables.padding_row, self._decoder)
 
     def logits(
         self, output: SchedulerOutput, shape: StepShape, riders: Sequence[npt.NDArray[np.generic]]
@@ -117,16 +117,19 @@ class StepCompute:
         )
         return self._model.logits(hidden[logit_rows.long()]), ridden
 
-    def _decode(self, step: DecodeRows) -> torch.Tensor:
-        """Compute a decode step of which everything is on the device; what a graph captures."""
-        tables, size = self._tables, len(step.rows)
-        attend = self._attention.decode(size, tables.max_tokens, self._device.torch_device)
-        starts = torch.arange(size + 1, dtype=torch.int32, device=self._device.torch_device)
-        sequences = Sequences(
-            block_table=tables.block_table[step.rows.long()], seq_lens=step.seq_lens, query_start_loc=starts
-        )
-        hidden = self._forward(step.rows, step.start_pos, starts, (size, 1), attend(sequences))
-        return self._model.logits(hidden)
+    def _decoder(self, size: int) -> Callable[[DecodeRows], torch.Tensor]:
+        """Return what computes decode steps of a size from what is on the device alone, as graphs must."""
+        tables, device = self._tables, self._device.torch_device
+        attend = self._attention.decode(size, tables.max_tokens, device)
+        starts = torch.arange(size + 1, dtype=torch.int32, device=device)
+
+        def decode(step: DecodeRows) -> torch.Tensor:
+            table = tables.block_table[step.rows.long()]
+            sequences = Sequences(block_table=table, seq_lens=step.seq_lens, query_start_loc=starts)
+            hidden = self._forward(step.rows, step.start_pos, starts, (size, 1), attend(sequences))
+            return self._model.logits(hidden)
+
+        return decode
 
     def _forward(
         self,

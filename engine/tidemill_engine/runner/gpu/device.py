@@ -31,6 +31,8 @@ class Mark(Protocol):
 class Captured:
     """Work that can be done again on the same tensors; what it computes comes into `output`."""
 
+    work: Callable[[], torch.Tensor]
+    """Kept for the tensors that it holds: a graph reads them where they were when it was captured."""
     replay: Callable[[], None]
     output: torch.Tensor
 
@@ -104,7 +106,7 @@ class HostDevice:
     def capture(self, work: Callable[[], torch.Tensor]) -> Captured:
         """Keep the work and do it again."""
         output = work().clone()
-        return Captured(replay=lambda: _put(work(), output), output=output)
+        return Captured(work=work, replay=lambda: _put(work(), output), output=output)
 
     def memory(self) -> DeviceMemory:
         """Pretend to a small device: enough for the tests' models."""
@@ -169,9 +171,10 @@ class CudaDevice:
             work()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._graphs):
+        # Other threads' calls, such as those of NCCL's watchdog, do not spoil the capture.
+        with torch.cuda.graph(graph, pool=self._graphs, capture_error_mode="thread_local"):
             output = work()
-        return Captured(replay=graph.replay, output=output)
+        return Captured(work=work, replay=graph.replay, output=output)
 
     def memory(self) -> DeviceMemory:
         """Ask the driver and torch's allocator."""

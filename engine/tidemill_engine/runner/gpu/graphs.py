@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -47,14 +48,14 @@ class DecodeRows:
 
 
 class DecodeGraphs:
-    """Captured decode steps. `compute` turns rows into logits `[size, vocab_size]`."""
+    """Captured decode steps. `prepare` returns for a size what turns rows into logits `[size, vocab_size]`."""
 
     def __init__(
         self,
         device: Device,
         sizes: Sequence[int],
         padding_row: int,
-        compute: Callable[[DecodeRows], torch.Tensor],
+        prepare: Callable[[int], Callable[[DecodeRows], torch.Tensor]],
     ) -> None:
         self._sizes = tuple(sizes)
         self._padding_row = padding_row
@@ -68,7 +69,8 @@ class DecodeGraphs:
             rows = DecodeRows(
                 rows=self._rows[:size], start_pos=self._start_pos[:size], seq_lens=self._seq_lens[:size]
             )
-            self._captured[size] = device.capture(lambda rows=rows: compute(rows))  # type: ignore[misc]
+            # Nothing may come from the host while a graph is captured: what does is prepared before.
+            self._captured[size] = device.capture(partial(prepare(size), rows))
         if sizes:
             logger.info("captured %d decode sizes in %.1f s", len(sizes), time.monotonic() - started)
 

@@ -18,7 +18,7 @@ from tidemill_engine.models.device_llama import DeviceCache
 from tidemill_engine.runner.gpu.compute import StepCompute, StepShape
 from tidemill_engine.runner.gpu.rows import DeviceRows, append_places
 from tidemill_engine.runner.gpu.sampling import Choice, RowSpecials, Sampling, choose
-from tidemill_engine.runner.gpu.swap import BlockMover
+from tidemill_engine.runner.gpu.swap import BlockMover, Moved
 from tidemill_engine.step import RowFailure, StepResult, int_array
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class _LaunchedStep:
     sampling: Sampling
     choice: _HostChoice
     done: Mark
-    copies: tuple[Mark, Mark] | None
+    moved: Moved | None
     keeps: tuple[object, ...]
 
 
@@ -95,10 +95,7 @@ class DeviceRunner:
         """Hand a step over: its copies, its computing, the choice of its tokens and their way back."""
         if len(output.mask_rows):
             raise NotImplementedError("grammar masks are not applied yet")
-        has_copies = len(output.swap_out) + len(output.swap_in) + len(output.block_copies) > 0
-        began = self._device.mark() if has_copies else None
-        pieces = self._mover.carry_out(output)
-        copies = (began, self._device.mark()) if began is not None else None
+        moved = self._mover.carry_out(output)
         self._start_rows(output.new_rows)
         shape = StepShape.of(output)
         positions = shape.lengths - self._num_prompt_tokens[shape.sampled_rows]
@@ -117,8 +114,8 @@ class DeviceRunner:
                 sampling=sampling,
                 choice=host,
                 done=done,
-                copies=copies,
-                keeps=(pieces, choice, token_ids),
+                moved=moved,
+                keeps=(choice, token_ids),
             )
         )
 
@@ -128,7 +125,7 @@ class DeviceRunner:
         if masks is not None and len(masks.rows):
             raise NotImplementedError("grammar masks are not applied yet")
         step.done.wait()
-        rows = step.sampling.rows
+        rows, moved = step.sampling.rows, step.moved
         tokens = step.choice.token_ids.numpy().astype(np.int32)
         is_valid = tokens >= 0
         failures = tuple(
@@ -141,7 +138,7 @@ class DeviceRunner:
             token_ids=tokens[is_valid].reshape(-1, 1),
             num_accepted=np.ones(int(is_valid.sum()), dtype=np.int32),
             failures=failures,
-            copy_seconds=step.copies[1].seconds_since(step.copies[0]) if step.copies else 0.0,
+            copy_seconds=moved.ended.seconds_since(moved.began) if moved is not None else 0.0,
             logprobs=_logprobs(step, is_valid),
         )
 

@@ -6,6 +6,7 @@ then copied to the host beside the step; in: the other way round, and the step w
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,10 +17,17 @@ from tidemill_kernels.block_copy import copy_blocks
 
 if TYPE_CHECKING:
     from tidemill_engine.models.device_llama import DeviceCache
-    from tidemill_engine.runner.gpu.device import Device
+    from tidemill_engine.runner.gpu.device import Device, Mark
     from tidemill_engine.step import IntArray, SchedulerOutput
 
-Pieces = list[torch.Tensor]
+
+@dataclass(frozen=True, kw_only=True)
+class Moved:
+    """Copies on their way: `pieces` must be kept until `ended` has passed."""
+
+    pieces: list[torch.Tensor]
+    began: Mark
+    ended: Mark
 
 
 class BlockMover:
@@ -31,15 +39,19 @@ class BlockMover:
         shape = (num_swap_blocks, len(self._parts), *self._parts[0].shape[1:])
         self._pool = device.host_tensor(shape, self._parts[0].dtype)
 
-    def carry_out(self, output: SchedulerOutput) -> Pieces:
-        """Do a step's copies in their order; the pieces must be kept until the step has ended."""
-        pieces: Pieces = []
+    def carry_out(self, output: SchedulerOutput) -> Moved | None:
+        """Do a step's copies in their order; None if it has none."""
+        if not (len(output.swap_out) or len(output.swap_in) or len(output.block_copies)):
+            return None
+        began = self._device.mark()
+        pieces: list[torch.Tensor] = []
         if len(output.swap_out):
             pieces.append(self._out(output.swap_out))
         if len(output.swap_in):
             pieces.append(self._in(output.swap_in))
         copy_in_order(output.block_copies, self._within)
-        return pieces
+        with self._device.copying(joins=False):
+            return Moved(pieces=pieces, began=began, ended=self._device.mark())
 
     def _out(self, pairs: IntArray) -> torch.Tensor:
         """Copy blocks of the cache to places of the pool, whole; the cache may change at once."""
