@@ -156,8 +156,8 @@ def test_a_found_prefix_changes_no_token(runner: ModelRunner, cpu_runner: ModelR
 def test_seeds_decide_what_is_drawn_alone_and_in_a_batch(runner: ModelRunner) -> None:
     prompts = prompts_of(5, 5, 7)
     sampling: dict[str, Any] = {"temperature": 1.5, "num_logprobs": None, "top_k": 40, "top_p": 0.95}
-    together = serve(runner, [prompts[0], prompts[0], prompts[2]], max_tokens=10, **sampling)
-    alone = serve(runner, [prompts[0]], max_tokens=10, **sampling)
+    together = serve(runner, [prompts[0], prompts[0], prompts[2]], max_tokens=5, **sampling)
+    alone = serve(runner, [prompts[0]], max_tokens=5, **sampling)
     assert alone.tokens("0") == together.tokens("0") != together.tokens("1")
 
 
