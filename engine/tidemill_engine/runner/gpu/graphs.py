@@ -48,7 +48,7 @@ class DecodeRows:
 
 
 class DecodeGraphs:
-    """Captured decode steps. `prepare` returns for a size what turns rows into logits `[size, vocab_size]`."""
+    """Captured decode steps. `prepare` returns per size what turns rows into `[size, vocab_size]` logits."""
 
     def __init__(
         self,
