@@ -6,6 +6,8 @@ import argparse
 import json
 from pathlib import Path
 
+from . import policies_command
+from .arguments import positive
 from .fleet import commands as fleet_commands
 from .load import command as load_command
 from .load.client import LoadError
@@ -55,9 +57,9 @@ def _add_load(commands: Commands[argparse.ArgumentParser]) -> None:
 
 def _add_scheduler(commands: Commands[argparse.ArgumentParser]) -> None:
     scheduler = commands.add_parser("scheduler", help="time schedule + update while every request decodes")
-    scheduler.add_argument("--running", type=_positive, nargs="+", default=[256, 1024, 4096], metavar="N")
-    scheduler.add_argument("--steps", type=_positive, default=640)
-    scheduler.add_argument("--block-size", type=_positive, default=32)
+    scheduler.add_argument("--running", type=positive, nargs="+", default=[256, 1024, 4096], metavar="N")
+    scheduler.add_argument("--steps", type=positive, default=640)
+    scheduler.add_argument("--block-size", type=positive, default=32)
     scheduler.add_argument(
         "--vllm-python", type=Path, metavar="PYTHON", help="also time vLLM's scheduler, in this Python"
     )
@@ -69,23 +71,14 @@ def _add_fit(commands: Commands[argparse.ArgumentParser]) -> None:
         "fit", help="measure steps of the CPU runner and fit the simulator's step times"
     )
     fit.add_argument("--model", default="builtin://smollm2-135m", help="URI of the model")
-    fit.add_argument("--repeats", type=_positive, default=3)
+    fit.add_argument("--repeats", type=positive, default=3)
     fit.add_argument("--note", default="", help="what to remember about this machine")
     _add_json(fit)
 
 
 def _add_policies(commands: Commands[argparse.ArgumentParser]) -> None:
     policies = commands.add_parser("policies", help="race schedulers and policies in the simulator")
-    policies.add_argument("--quick", action="store_true", help="fewer engines and requests: under a minute")
-    policies.add_argument(
-        "--engine", action="store_true", help="run the shapes on the real CPU runner instead"
-    )
-    policies.add_argument("--shapes", nargs="+", default=["alike", "medium", "extreme"], help="with --engine")
-    policies.add_argument("--requests", type=_positive, default=256, help="with --engine")
-    policies.add_argument("--step-time", type=Path, metavar="FILE", help="constants by `fit`; default: ours")
-    policies.add_argument("--out", type=Path, metavar="FOLDER", help="write plots here")
-    policies.add_argument("--seed", type=int, default=1)
-    policies.add_argument("--workers", type=_positive, help="processes; default: one per core")
+    policies_command.add_arguments(policies)
     _add_json(policies)
 
 
@@ -118,12 +111,12 @@ def _add_step(commands: Commands[argparse.ArgumentParser]) -> None:
     step = commands.add_parser("step", help="split one step, and print what the machine could do at best")
     step.add_argument("--model", default="builtin://smollm2-135m", help="URI of the model")
     step.add_argument(
-        "--rows", type=_positive, nargs="+", default=[1, 64], help="requests that decode together"
+        "--rows", type=positive, nargs="+", default=[1, 64], help="requests that decode together"
     )
-    step.add_argument("--context", type=_positive, default=160, help="tokens that each has computed")
-    step.add_argument("--steps", type=_positive, default=50)
+    step.add_argument("--context", type=positive, default=160, help="tokens that each has computed")
+    step.add_argument("--steps", type=positive, default=50)
     step.add_argument("--http", action="store_true", help="also serve over HTTP and compare with in-process")
-    step.add_argument("--requests", type=_positive, default=256, help="with --http")
+    step.add_argument("--requests", type=positive, default=256, help="with --http")
     _add_json(step)
 
 
@@ -137,9 +130,9 @@ def _add_gateway(commands: Commands[argparse.ArgumentParser]) -> None:
 
 def _add_scrape(commands: Commands[argparse.ArgumentParser]) -> None:
     scrape = commands.add_parser("scrape", help="what it costs the operator to read a fleet's figures")
-    scrape.add_argument("--endpoints", type=_positive, default=400)
+    scrape.add_argument("--endpoints", type=positive, default=400)
     scrape.add_argument("--interval", type=float, default=5.0, metavar="SECONDS")
-    scrape.add_argument("--rounds", type=_positive, default=6)
+    scrape.add_argument("--rounds", type=positive, default=6)
     _add_json(scrape)
 
 
@@ -215,31 +208,11 @@ def _fit(_parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
 
 
 def _policies(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
-    from .policies import PolicyOptions  # noqa: PLC0415 - per command
-    from .policies_report import as_table  # noqa: PLC0415
-    from .policies_run import run_all  # noqa: PLC0415
-    from .step_time import load_step_time  # noqa: PLC0415
-
-    if args.engine:
-        from .real_engine import race  # noqa: PLC0415 - torch
-
-        result = race(tuple(args.shapes), args.seed, args.requests)
-        print(result.as_table())
-        _print_json(result.as_json(), args.json)
-        return 0
     try:
-        step_time = load_step_time(args.step_time)
+        figures = policies_command.run(args)
     except (OSError, ValueError) as bad:
-        parser.error(f"--step-time: {bad}")
-    options = PolicyOptions(step_time=step_time, is_quick=args.quick, seed=args.seed, workers=args.workers)
-    report = run_all(options)
-    print(as_table(report))
-    if args.out:
-        from .plots import write_plots  # noqa: PLC0415 - matplotlib
-
-        for path in write_plots(report, args.out):
-            print(f"wrote {path}")
-    _print_json(report.as_json(), args.json)
+        parser.error(str(bad))
+    _print_json(figures, args.json)
     return 0
 
 
@@ -301,13 +274,6 @@ def _print_json(figures: dict[str, object], path: Path | None) -> None:
     if path:
         path.write_text(text + "\n", encoding="utf-8")
     print(text)
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not a positive number")
-    return value
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Measures steps of the real CPU runner over a grid and fits the step-time model to them.
 
 Runs the runner in this process with hand-made steps: no scheduler, no HTTP. On one core and in CPU time, so
-that other programs on the machine don't count. Needs torch and the model.
+that other programs on the machine don't count. Needs the model, and torch where there are no C++ kernels.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tidemill_bench.step_time import Measurement, StepTime, fit
 from tidemill_engine.config import CacheConfig, CoreConfig, ModelConfig, SchedulerConfig
 from tidemill_engine.messages import SamplingParams
 from tidemill_engine.runner.load import load_runner
+from tidemill_engine.runner.native_cpu import find_kernels
 from tidemill_engine.scheduler.step_model import features_of
 from tidemill_engine.step import BlockAppends, NewRow, SchedulerOutput, int_array
 
@@ -46,13 +47,14 @@ class StepShape:
 
 def measure_and_fit(model_uri: str, repeats: int, note: str = "") -> tuple[StepTime, list[Measurement]]:
     """Load the model, measure the grid, fit."""
+    config = _config(model_uri)
     with one_core():
-        runner = _load(model_uri)
+        runner = load_runner(config, lambda _read, _total: None)
         measurements = [measure(runner, shape, repeats) for shape in grid()]
     provenance = {
         "model": model_uri,
         "dtype": runner.info.dtype,
-        "machine": _machine(),
+        "machine": f"{cpu_name()}, {_kernels(config)}",
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "method": f"tidemill-bench fit: median CPU time of {repeats} steps "
         f"for each of {len(measurements)} kinds, on one core",
@@ -121,20 +123,23 @@ def _new_row(row: int, length: int) -> NewRow:
     )
 
 
-def _load(model_uri: str) -> ModelRunner:
+def _config(model_uri: str) -> CoreConfig:
     longest = max(context for _, context in DECODE_GRID)
-    config = CoreConfig(
+    return CoreConfig(
         model=ModelConfig(uri=model_uri, max_model_len=4096),
         cache=CacheConfig(num_blocks=_MAX_ROWS * (longest // _BLOCK_SIZE) + 128, block_size=_BLOCK_SIZE),
         scheduler=SchedulerConfig(max_num_seqs=_MAX_ROWS, max_num_batched_tokens=512),
     )
-    return load_runner(config, lambda _read, _total: None)
 
 
-def _machine() -> str:
-    import torch  # noqa: PLC0415 - heavy, and only this command needs it
+def _kernels(config: CoreConfig) -> str:
+    """Return what computes."""
+    library = find_kernels(config)
+    if library is not None:
+        return f"C++ kernels ({library.name.split('-')[1]})"
+    import torch  # noqa: PLC0415 - heavy, and only needed here
 
-    return f"{cpu_name()}, torch {torch.__version__}"
+    return f"torch {torch.__version__}"
 
 
 def cpu_name() -> str:

@@ -179,14 +179,10 @@ def sparse(options: PolicyOptions) -> list[Row]:
 
 
 def traces(options: PolicyOptions) -> list[Row]:
-    """Run whole hours of public traces without their longest prompts, slowed down to 70 % of capacity.
-
-    Mooncake's conversations, 12 million prompt tokens for each thousand requests, run under two policies.
-    """
+    """Run whole hours of public traces without their longest prompts, slowed down to 70 % of capacity."""
     rows = []
     limit = _QUICK_TRACE_REQUESTS if options.is_quick else None
     for name in TRACES:
-        setup = CONTINUOUS.but(max_num_seqs=128, max_model_len=131_072, num_blocks=8192)
         requests = [r for r in load_trace(name, limit=limit) if r.num_prompt_tokens <= _MAX_TRACE_PROMPT]
         work = sum(_lone_seconds(request, options.step_time) for request in requests)
         stretch = max(1.0, work / _TRACE_LOAD / requests[-1].arrival_seconds)
@@ -198,12 +194,24 @@ def traces(options: PolicyOptions) -> list[Row]:
             )
             for r in requests
         )
-        policies = ("fifo", "slo") if name.startswith("mooncake") else POLICIES
-        engines = [setup] if options.is_quick else [setup.but(policy=policy) for policy in policies]
+        engines = _trace_engines(name, is_quick=options.is_quick)
         jobs = [Job(setup=engine, step_time=options.step_time, requests=slowed) for engine in engines]
         names = [(f"{name} x{stretch:.1f}", engine) for engine in engines]
         rows += _rows(names, run_jobs(jobs, options.workers))
     return rows
+
+
+def _trace_engines(name: str, *, is_quick: bool) -> list[EngineSetup]:
+    """Return who runs a trace: everyone the conversations of Azure, all policies its code.
+
+    Mooncake's conversations, 12 million prompt tokens for each thousand requests, run under two policies.
+    """
+    memory = {"max_model_len": 131_072, "num_blocks": 8192}
+    policies = ("fifo",) if is_quick else ("fifo", "slo") if name.startswith("mooncake") else POLICIES
+    engines = [CONTINUOUS.but(policy=policy, max_num_seqs=128, **memory) for policy in policies]
+    if name == "azure_2023_conv" and not is_quick:
+        engines = [STATIC.but(**memory), DYNAMIC.but(**memory), *engines]
+    return engines
 
 
 def _rows(names: list[tuple[str, EngineSetup]], figures: list[Figures]) -> list[Row]:

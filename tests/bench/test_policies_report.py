@@ -152,7 +152,14 @@ def test_the_highest_rate_keeps_the_slo_and_a_quarter_more_does_not() -> None:
 
 def test_a_race_on_the_real_engine_compares_useful_tokens_per_second() -> None:
     def run(engine: str, seconds: float) -> Run:
-        return Run(shape="medium", engine=engine, num_tokens=100, seconds=seconds, wall_seconds=seconds)
+        return Run(
+            shape="medium",
+            engine=engine,
+            num_requests=8,
+            num_tokens=100,
+            seconds=seconds,
+            wall_seconds=seconds,
+        )
 
     result = RaceResult(runs=(run(WIDE.name, 10.0), run(STATIC.name, 20.0), run(TRANSFORMERS, 30.0)))
     assert result.ratios(STATIC.name) == {"medium": 2.0}

@@ -8,6 +8,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from tidemill_bench.arguments import positive
 from tidemill_bench.load.client import Endpoint, knows_ignore_eos, run_load
 from tidemill_bench.load.records import Record, write_records
 from tidemill_bench.load.report import as_table, summarize
@@ -32,16 +33,14 @@ def add_arguments(load: argparse.ArgumentParser) -> None:
     load.add_argument("--api", choices=["completions", "chat"], default="completions")
     load.add_argument("--workload", choices=WORKLOADS, default="uniform")
     arrivals = load.add_mutually_exclusive_group()
-    arrivals.add_argument(
-        "--concurrency", type=_positive, help="closed loop with so many workers; default 16"
-    )
+    arrivals.add_argument("--concurrency", type=positive, help="closed loop with so many workers; default 16")
     arrivals.add_argument("--rate", type=float, help="open loop: Poisson arrivals, so many a second")
-    load.add_argument("--requests", type=_positive, help="default: 8 per slot; 256 in an open loop")
+    load.add_argument("--requests", type=positive, help="default: 8 per slot; 256 in an open loop")
     load.add_argument("--stretch", type=float, default=1.0, help="a trace's time is multiplied by this")
-    load.add_argument("--max-total-tokens", type=_positive, help="leave a trace's longer requests out")
+    load.add_argument("--max-total-tokens", type=positive, help="leave a trace's longer requests out")
     load.add_argument("--ignore-eos", choices=["auto", "on", "off"], default="auto")
     load.add_argument("--timeout", type=float, default=600.0, help="seconds for one request")
-    load.add_argument("--vocab-size", type=_positive, default=49152, help="token ids are drawn below this")
+    load.add_argument("--vocab-size", type=positive, default=49152, help="token ids are drawn below this")
     load.add_argument("--seed", type=int, default=0)
     load.add_argument("--records", type=Path, metavar="FILE", help="write a line of JSON for each request")
     load.add_argument("--out", type=Path, metavar="FOLDER", help="write plots here")
@@ -106,10 +105,3 @@ def _plan(args: argparse.Namespace, concurrency: int | None) -> list[PlannedRequ
         default = _OPEN_LOOP_REQUESTS if concurrency is None else REQUESTS_PER_SLOT * concurrency
         requests = plan_requests(args.workload, args.requests or default, args.vocab_size, args.seed)
     return requests if args.rate is None else at_poisson_times(requests, args.rate, args.seed)
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not a positive number")
-    return value
