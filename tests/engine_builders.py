@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -33,6 +33,7 @@ def make_request(
     max_tokens: int = 4,
     ignore_eos: bool = True,
     tenant: str = "",
+    priority: int = 0,
     needs_all_positions: bool = False,
     sibling: int = 0,
     **sampling: object,
@@ -48,6 +49,7 @@ def make_request(
         sampling=SamplingParams(max_tokens=max_tokens, ignore_eos=ignore_eos, **sampling),  # type: ignore[arg-type]
         arrival_time=0.0,
         tenant=tenant,
+        priority=priority,
         needs_all_positions=needs_all_positions,
         sibling=sibling,
     )
@@ -86,7 +88,10 @@ def make_scheduler(
     seams: Seams | None = None,
     **config: Any,
 ) -> ContinuousScheduler:
-    """Return a scheduler for a runner; further arguments are fields of `SchedulerConfig`."""
+    """Return a scheduler for a runner; further arguments are fields of `SchedulerConfig`.
+
+    It is typed as the continuous one: tests look inside that only.
+    """
     scheduler_config = SchedulerConfig(
         **{"max_num_seqs": 8, "max_num_batched_tokens": 16} | config, watermarks=watermarks or Watermarks()
     )
@@ -104,7 +109,7 @@ def make_scheduler(
         num_swap_blocks=info.num_swap_blocks,
         roots=PrefixRoots(b"key of the tests", "test") if is_prefix_caching else None,
     )
-    return create_scheduler(scheduler_config, kv, limits, seams)
+    return cast("ContinuousScheduler", create_scheduler(scheduler_config, kv, limits, seams))
 
 
 @dataclass(kw_only=True)

@@ -155,6 +155,8 @@ class SchedulerConfig:
     """Off: a prompt is computed in one step, for which the budget is raised to the longest prompt."""
     admission: AdmissionMode = "adaptive"
     watermarks: Watermarks = field(default_factory=Watermarks)
+    is_preempting_lower_classes: bool = False
+    """Whether a waiting request that does not fit takes the place of running ones of lower classes."""
     order: OrderConfig = field(default_factory=OrderConfig)
     dynamic: DynamicConfig = field(default_factory=DynamicConfig)
 

@@ -66,6 +66,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 "is_chunked_prefill": st.booleans(),
                 "admission": st.sampled_from(["adaptive", "strict"]),
                 "order": st.sampled_from(ORDERS),
+                "is_preempting_lower_classes": st.booleans(),
             }
         ),
     )
@@ -87,11 +88,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         length=st.integers(1, 48),
         has_own_end=st.booleans(),
         max_tokens=st.integers(1, 20),
-        tenant=st.sampled_from(["", "other"]),
+        terms=st.fixed_dictionaries(
+            {"tenant": st.sampled_from(["", "other"]), "priority": st.integers(0, 2)}
+        ),
         copies=st.integers(1, 3),
     )
     def add(
-        self, text: int, length: int, has_own_end: bool, max_tokens: int, tenant: str, copies: int
+        self, text: int, length: int, has_own_end: bool, max_tokens: int, terms: dict[str, Any], copies: int
     ) -> None:
         prompt = TEXTS[text][:length]
         if has_own_end:
@@ -100,7 +103,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             name = f"r{len(self.sent)}"
             self.sent[name] = (tuple(prompt), sibling, max_tokens)
             self.harness.add(
-                make_request(name, prompt=prompt, max_tokens=max_tokens, tenant=tenant, sibling=sibling)
+                make_request(name, prompt=prompt, max_tokens=max_tokens, sibling=sibling, **terms)
             )
 
     @precondition(lambda self: self.sent)

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from tidemill_engine.config import SchedulerConfig, SchedulerKind
     from tidemill_engine.kv import KVCacheManager
     from tidemill_engine.request import RequestLimits
+    from tidemill_engine.scheduler.lifecycle import RequestLifecycle
     from tidemill_engine.scheduler.seams import Seams
 
-KINDS: dict[SchedulerKind, type[ContinuousScheduler]] = {
+KINDS: dict[SchedulerKind, type[RequestLifecycle]] = {
     "continuous": ContinuousScheduler,
     "static": StaticScheduler,
     "dynamic": DynamicScheduler,
@@ -26,6 +27,6 @@ KINDS: dict[SchedulerKind, type[ContinuousScheduler]] = {
 
 def create_scheduler(
     config: SchedulerConfig, kv: KVCacheManager, limits: RequestLimits, seams: Seams | None = None
-) -> ContinuousScheduler:
+) -> RequestLifecycle:
     """Return a scheduler of the configured kind around an empty cache."""
     return KINDS[config.kind](config, kv, limits, seams)

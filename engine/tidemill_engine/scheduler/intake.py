@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tidemill_engine.request import Request, RequestStatus
 
 if TYPE_CHECKING:
@@ -62,6 +64,36 @@ class Intake:
             self._start(request, offer, need, plan)
             committed += need.num_blocks
             num_running += 1
+
+    def rows_in_the_way(self, plan: StepPlan) -> list[int]:
+        """Return the rows of lower classes without which the first that waits fits; none if it fits now.
+
+        Rows that steps in flight still hold count as gone: nobody is preempted twice for one request.
+        """
+        parts = self._parts
+        if len(parts.queue) == 0 or not parts.gate.is_open:
+            return []
+        head = parts.queue.first(plan.now)
+        if head is None or head.row is not None:
+            return []
+        victims = parts.preemptor.lower_rows(head, plan.step_id)
+        is_over_share = parts.queue.holds_its_slots(head.tenant_index)
+        if is_over_share:
+            victims = [row for row in victims if self._rows.tenant_index[row] == head.tenant_index]
+        offer = parts.sharing.find(head) if victims else None
+        if offer is None or offer.is_awaited:
+            return []
+        need, committed = self._need(head, offer), self.num_committed_blocks()
+        stopped = int(self._kv.num_held[~self._rows.is_running].sum())
+        gone = [stopped, *(stopped + np.cumsum(self._kv.num_held[victims])).tolist()]
+        for count, num_blocks in enumerate(gone):
+            beside = self._rows.num_running - count
+            has_blocks = need.num_blocks_now <= self._kv.num_free_blocks + num_blocks
+            is_admitted = beside == 0 or parts.gate.admits(committed - num_blocks, need.num_blocks)
+            has_slot = beside < self._rows.num_rows and count >= is_over_share
+            if has_slot and has_blocks and is_admitted:
+                return victims[:count]
+        return []
 
     def num_committed_blocks(self) -> int:
         """Return the blocks that are held or that running prompts still need."""

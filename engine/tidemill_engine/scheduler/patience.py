@@ -64,6 +64,10 @@ class Passing:
         """Begin a pass over the candidates; return the entry that nobody may pass, if there is one."""
         self._pass_id += 1
         self._head = None
+        return self.insistent()
+
+    def insistent(self) -> Entry | None:
+        """Return the entry that nobody may pass any more, if there is one."""
         if self._insistent is not None and not self._insistent.is_waiting:
             self._insistent = None
         return self._insistent

@@ -45,16 +45,26 @@ class Preemptor:
 
     def choose(self, step_id: int, *, spares_resumed: bool) -> int | None:
         """Return the last running row in the order that may be preempted; None if there is none."""
-        rows = self._rows.running()
-        if len(rows) < 2:
+        if self._rows.num_running < 2:
             return None
+        victims = self._victims(step_id, spares_resumed=spares_resumed)
+        return max(victims, key=self._queue.victim_key).row if victims else None
+
+    def lower_rows(self, request: Request, step_id: int) -> list[int]:
+        """Return the rows of lower classes than a waiting request's, the last in the order first."""
+        victims = self._victims(step_id, spares_resumed=True)
+        own = self._queue.victim_key(request).priority_class
+        lower = [victim for victim in victims if self._queue.victim_key(victim).priority_class > own]
+        lower.sort(key=self._queue.victim_key, reverse=True)
+        return [victim.row for victim in lower if victim.row is not None]
+
+    def _victims(self, step_id: int, *, spares_resumed: bool) -> list[Request]:
+        """Return the running requests that may be preempted."""
+        rows = self._rows.running()
         if spares_resumed:
             rows = rows[step_id - self._rows.resumed_at_step[rows] >= SPARED_STEPS]
         requests = [self._rows.request_at(row) for row in rows.tolist()]
-        victims = [request for request in requests if request is not self._anchor]
-        if not victims:
-            return None
-        return max(victims, key=self._queue.victim_key).row
+        return [request for request in requests if request is not self._anchor]
 
     def preempt(self, row: int, plan: StepPlan) -> None:
         """Send a row's request back to wait; the caller stops the row."""
@@ -75,7 +85,6 @@ class Preemptor:
             request.num_preemptions,
         )
         self.num_preemptions += 1
-        plan.num_preempted += 1
         self._queue.requeue(request, plan.now)
 
     def resume(self, request: Request, row: int, step_id: int) -> None:

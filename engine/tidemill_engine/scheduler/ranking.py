@@ -53,6 +53,14 @@ class FairRanking:
             self._head_slots.pop(index, None)
             self._changed.discard(index)
 
+    def first(self) -> Entry | None:
+        """Return the first of `entries` if nobody were held back."""
+        is_held_back, self._is_held_back = self._is_held_back, _nobody
+        try:
+            return next(self.entries(), None)
+        finally:
+            self._is_held_back = is_held_back
+
     def entries(self) -> Iterator[Entry]:
         """Yield the eligible tenants' entries by rank, and then the others' in further rounds."""
         self._renew_heads()
@@ -116,3 +124,8 @@ class FairRanking:
         heap = self._heaps.get(slot.item)
         top = heap.top() if heap is not None else None
         return top is not None and top.key is slot.key
+
+
+def _nobody(_index: int) -> bool:
+    """Hold no tenant back."""
+    return False

@@ -9,8 +9,7 @@ Prompts are computed in pieces of the token budget, each with its share of the p
 bounded. A step attends to nothing without a token: what running members attend to in their padding is put
 off until others have ended, and what is left of it when the batch ends costs nothing. A member is told its
 tokens as they come and its end at once, which a server that waits for the whole batch would not do: the
-baseline is kinder than it must be. Knows batches. The life of requests and rows is that of the continuous
-scheduler.
+baseline is kinder than it must be. Knows batches.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tidemill_engine.request import RequestStatus
-from tidemill_engine.scheduler.continuous import ContinuousScheduler
+from tidemill_engine.scheduler.lifecycle import RequestLifecycle
 from tidemill_engine.scheduler.plan import StepPlan
 from tidemill_engine.step import int_array
 
@@ -54,7 +53,7 @@ class _Shape:
         )
 
 
-class StaticScheduler(ContinuousScheduler):
+class StaticScheduler(RequestLifecycle):
     """One padded batch after another."""
 
     def __init__(

@@ -67,7 +67,7 @@ class WaitingQueue:
         self._ranking = FairRanking(
             self.tenants,
             slack=float(ELIGIBLE_BUDGETS * max_num_batched_tokens),
-            is_held_back=self._holds_its_slots,
+            is_held_back=self.holds_its_slots,
         )
         self._oldest = OldestShare()
         self._passing = Passing()
@@ -176,12 +176,25 @@ class WaitingQueue:
             return
         yield from (entry.request for entry in self._offers())
 
+    def first(self, now: float) -> Request | None:
+        """Return who is tried first if tenants may hold any number of slots; None if nobody waits."""
+        self.refresh(now)
+        entry = self._passing.insistent() or self._ranking.first()
+        return None if entry is None else entry.request
+
+    def holds_its_slots(self, tenant_index: int) -> bool:
+        """Say whether a tenant runs as many requests as it may while others are active."""
+        num_running = self.tenants.num_running(tenant_index)
+        if 2 * num_running < self._num_slots:
+            return False
+        return num_running >= self.tenants.max_slots(tenant_index, self._num_slots, self._now)
+
     def _offers(self) -> Iterator[Entry]:
         """Yield the oldest where its share is due, then all the others, noting the first that is left."""
         offered: Entry | None = None
         while (oldest := self._oldest.due()) is not None and oldest is not offered:
             offered = oldest
-            if not self._holds_its_slots(oldest.request.tenant_index):
+            if not self.holds_its_slots(oldest.request.tenant_index):
                 yield from self._offer(oldest)
         for entry in self._affine(self._ranking.entries()):
             if entry.is_waiting and entry is not offered:
@@ -192,13 +205,6 @@ class WaitingQueue:
         entry.is_deferred = False
         yield entry
         self._passing.note_left(entry)
-
-    def _holds_its_slots(self, index: int) -> bool:
-        """Say whether a tenant runs as many requests as it may while others are active."""
-        num_running = self.tenants.num_running(index)
-        if 2 * num_running < self._num_slots:
-            return False
-        return num_running >= self.tenants.max_slots(index, self._num_slots, self._now)
 
     def _affine(self, entries: Iterator[Entry]) -> Iterator[Entry]:
         """Reorder equals so that those whose prefix is cached or being computed come first."""

@@ -1,0 +1,112 @@
+"""Preemption across priority classes: off by default; on, no more give way than must, and nobody twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from engine_builders import Harness, make_harness, make_request
+from tidemill_engine.config import OrderConfig, Policy
+
+
+def make(policy: Policy = "priority", *, is_on: bool = True, **options: Any) -> Harness:
+    order = OrderConfig(policy=policy)
+    return make_harness(
+        order=order, is_preempting_lower_classes=is_on, max_num_batched_tokens=64, is_prefix_caching=False,
+        **options,
+    )  # fmt: skip
+
+
+def alone(name: str, prompt_len: int, max_tokens: int) -> list[int]:
+    harness = make_harness()
+    harness.add(make_request(name, prompt_len=prompt_len, max_tokens=max_tokens))
+    harness.run()
+    return harness.tokens(name)
+
+
+def preempted(harness: Harness) -> set[str]:
+    """Return who was preempted, among those that live."""
+    requests = harness.scheduler._requests.values()
+    return {request.request_id for request in requests if request.num_preemptions}
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_an_urgent_request_takes_the_slot_of_a_lower_class_which_loses_no_token(depth: int) -> None:
+    harness = make(depth=depth, max_num_seqs=1)
+    harness.add(make_request("low", max_tokens=12, priority=1))
+    for _ in range(4):
+        harness.step()
+    harness.add(make_request("high", max_tokens=4))
+    harness.run()
+    ends = [output.request_id for output in harness.outputs if output.finish_reason]
+    assert ends == ["high", "low"]
+    assert harness.scheduler.stats().num_preemptions == 1
+    assert harness.scheduler.stats().is_admission_open, "too much was not admitted: the gate stays open"
+    assert harness.tokens("low") == alone("low", 5, 12)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "policy", "is_on", "priority"),
+    [
+        ("it is off unless asked for", "priority", False, 0),
+        ("equals wait", "priority", True, 1),
+        ("a lower class waits", "priority", True, 2),
+        ("fifo knows no classes", "fifo", True, 0),
+    ],
+)
+def test_nobody_gives_way_where(sentence: str, policy: Policy, is_on: bool, priority: int) -> None:
+    harness = make(policy, is_on=is_on, max_num_seqs=1)
+    harness.add(make_request("running", max_tokens=12, priority=1))
+    harness.step()
+    harness.add(make_request("waiting", priority=priority))
+    harness.run()
+    assert harness.scheduler.stats().num_preemptions == 0, sentence
+
+
+def test_only_as_many_give_way_as_must_the_last_in_the_order_first() -> None:
+    harness = make(num_blocks=20)
+    for index, name in enumerate("abcd"):
+        harness.add(make_request(name, prompt_len=14, max_tokens=20, priority=1 + index))
+        harness.step()
+    harness.add(make_request("high", prompt_len=20, max_tokens=2))
+    harness.step()
+    assert preempted(harness) == {"d", "c"}
+    assert harness.scheduler._requests["high"].row is not None
+    harness.run()
+    for name in "abcd":
+        assert harness.tokens(name) == alone(name, 14, 20)
+
+
+def test_nobody_gives_way_for_what_would_not_fit_all_the_same() -> None:
+    harness = make(num_blocks=20)
+    harness.add(make_request("peer", prompt_len=50, max_tokens=10))
+    harness.add(make_request("low", prompt_len=8, max_tokens=10, priority=1))
+    harness.step()
+    harness.add(make_request("high", prompt_len=30, max_tokens=2))
+    harness.step()
+    assert preempted(harness) == set()
+    harness.run()
+
+
+def test_a_request_that_lost_its_place_twice_keeps_it_from_then_on() -> None:
+    harness = make(max_num_seqs=1)
+    harness.add(make_request("low", prompt_len=5, max_tokens=200, priority=1))
+    for index in range(6):
+        for _ in range(40):
+            harness.step()
+        harness.add(make_request(f"high-{index}", max_tokens=2))
+    harness.run()
+    assert harness.scheduler.stats().num_preemptions == 2
+    assert harness.tokens("low") == alone("low", 5, 200)
+
+
+def test_a_tenant_that_holds_its_share_of_the_slots_takes_its_own_and_no_one_elses() -> None:
+    harness = make(max_num_seqs=2)
+    harness.add(make_request("mine", max_tokens=20, priority=1, tenant="me"))
+    harness.add(make_request("theirs", max_tokens=20, priority=2, tenant="other"))
+    harness.step()
+    harness.add(make_request("urgent", max_tokens=2, tenant="me"))
+    harness.step()
+    assert preempted(harness) == {"mine"}
+    harness.run()
