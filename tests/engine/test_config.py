@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tidemill_engine.__main__ import make_config, make_parser
+from tidemill_engine.__main__ import make_parser
 from tidemill_engine.config import (
     CacheConfig,
     CoreConfig,
@@ -15,6 +15,7 @@ from tidemill_engine.config import (
     Watermarks,
 )
 from tidemill_engine.errors import InvalidConfig
+from tidemill_engine.serve_flags import make_config
 
 
 def test_the_configuration_crosses_as_json_unchanged() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from operator_builders import IMAGE, make_context, make_service
-from tidemill_engine.__main__ import make_config, make_parser
+from tidemill_engine.__main__ import make_parser
+from tidemill_engine.serve_flags import make_config
 from tidemill_operator import manifests, names
 from tidemill_operator.observed import GatewayView
 
