@@ -7,6 +7,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 PORT ?= 8000
 MODEL ?= builtin://smollm2-135m
+GPU_PYTHON ?= 3.12
 # Everything that is kept outside the repo: package caches, test cluster binaries, images.
 export TIDEMILL_CACHE ?= $(HOME)/.cache/tidemill
 export UV_CACHE_DIR ?= $(TIDEMILL_CACHE)/uv
@@ -16,7 +17,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 FAST := not cluster and not real_model and not slow
 
-.PHONY: help venv run test soak test-matrix check lint types format fast-test bench docs cluster-up cluster-down clean
+.PHONY: help venv run test soak test-matrix check lint types format fast-test bench gpu-check gpu-site docs cluster-up cluster-down clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -65,6 +66,15 @@ bench: venv  ## Race other engines, split steps, compare schedulers; about two h
 	@$(BIN)/tidemill-bench scheduler --vllm-python $(TIDEMILL_CACHE)/peers/vllm-cpu/bin/python --json .cache/bench/scheduler.json
 	@$(BIN)/tidemill-bench policies --engine --json .cache/bench/policies-engine.json
 	@$(BIN)/tidemill-bench policies --out .cache/bench/plots --json .cache/bench/policies.json
+
+# On a machine with a GPU and without a network: our sources, and what `make gpu-site` has put beside them.
+gpu-check:  ## Check and measure all GPU code on this machine (PYTHON: one with torch, triton, transformers)
+	@PYTHONPATH=engine:kernels:bench:.cache/gpu-site $(PYTHON) -m tidemill_bench.gpu_check $(GPU_CHECK_ARGS)
+
+gpu-site:  ## Fetch what such a machine may lack into .cache/gpu-site (GPU_PYTHON: its version)
+	@rm -rf .cache/gpu-site
+	@$(PYTHON) -m pip install --quiet --no-deps --only-binary=:all: --implementation cp --python-version $(GPU_PYTHON) \
+	  --platform manylinux2014_x86_64 --target .cache/gpu-site msgspec
 
 format: venv  ## Format and mend what can be mended
 	@$(BIN)/ruff format .

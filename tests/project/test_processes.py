@@ -72,6 +72,12 @@ def test_source_roots_are_no_packages() -> None:
             id="the gateway starts without kopf, torch and the engine",
         ),
         pytest.param(
+            "tidemill_bench.gpu_check.__main__,tidemill_bench.gpu_check.correctness,"
+            "tidemill_bench.gpu_check.speed,tidemill_bench.gpu_check.engine_run,tidemill_bench.gpu_check.peers",
+            f"{KUBE},aiohttp,jinja2,tokenizers,prometheus_client,gguf,matplotlib,transformers",
+            id="the check of a GPU needs torch, triton, msgspec and numpy only",
+        ),
+        pytest.param(
             "tidemill_bench.__main__",
             f"{TORCH},{KUBE}",
             id="the load client starts without torch and Kubernetes",

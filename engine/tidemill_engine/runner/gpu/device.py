@@ -48,6 +48,10 @@ class Device(Protocol):
     def num_multiprocessors(self) -> int:
         """Return how many of them there are."""
 
+    @property
+    def compiles_late(self) -> bool:
+        """Say whether a kernel is compiled when it is first wanted, and keeps its step waiting."""
+
     def host_tensor(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Return memory of the host that the device can copy from and to by itself."""
 
@@ -72,6 +76,7 @@ class HostDevice:
 
     torch_device = torch.device("cpu")
     num_multiprocessors = 4
+    compiles_late = False
 
     class _Mark:
         def __init__(self) -> None:
@@ -119,6 +124,8 @@ def _put(source: torch.Tensor, target: torch.Tensor) -> None:
 
 class CudaDevice:
     """One NVIDIA GPU."""
+
+    compiles_late = True
 
     def __init__(self, index: int = 0) -> None:
         torch.cuda.set_device(index)

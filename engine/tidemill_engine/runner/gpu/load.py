@@ -125,7 +125,7 @@ def _with_cache(
         eos_token_ids=local.eos_token_ids,
         num_swap_blocks=config.cache.swap_bytes // model.group.total(bytes_per_block),
         depth=DEPTH,
-        compiles_late=True,
+        compiles_late=device.compiles_late,
     )
 
 

@@ -1,0 +1,98 @@
+"""A model of given shapes, its weights meaning nothing, as a source of weights; nothing is read or stored."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from tidemill_engine.models.config import LlamaConfig
+
+LLAMA_8B = LlamaConfig(
+    num_layers=32,
+    hidden_size=4096,
+    intermediate_size=14_336,
+    num_heads=32,
+    num_kv_heads=8,
+    head_dim=128,
+    vocab_size=128_256,
+    max_model_len=131_072,
+    rope_theta=500_000.0,
+    rms_norm_eps=1e-5,
+    has_tied_embeddings=False,
+)
+TINY = LlamaConfig(
+    num_layers=2,
+    hidden_size=32,
+    intermediate_size=48,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=8,
+    vocab_size=64,
+    max_model_len=256,
+    rope_theta=10_000.0,
+    rms_norm_eps=1e-5,
+    has_tied_embeddings=False,
+)
+_POOL = 1 << 22
+
+
+class RandomWeights:
+    """Numbers of the size that trained ones have, drawn once and dealt out again and again."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        self._config = config
+        drawn = np.random.default_rng(0).standard_normal(_POOL, dtype=np.float32)
+        self._pool = (drawn / math.sqrt(config.hidden_size)).view(np.uint32)
+
+    @property
+    def config(self) -> LlamaConfig:
+        """Return the model's shapes."""
+        return self._config
+
+    @property
+    def total_bytes(self) -> int:
+        """Return nothing: no file is read."""
+        return 0
+
+    @property
+    def read_bytes(self) -> int:
+        """Return nothing: no file is read."""
+        return 0
+
+    def values(self, name: str) -> npt.NDArray[np.uint16]:
+        """Return a tensor in bfloat16, its upper half of a float32; norms are 1."""
+        shape = self._shape(name)
+        if name.endswith("norm.weight"):
+            return np.full(shape, 0x3F80, dtype=np.uint16)
+        upper = (self._pool >> 16).astype(np.uint16)
+        return np.resize(upper, shape)
+
+    def unread(self) -> list[str]:
+        """Return no names."""
+        return []
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        config = self._config
+        hidden, mlp = config.hidden_size, config.intermediate_size
+        part = name.split(".")[-2]
+        matrices = {
+            "q_proj": (config.query_size, hidden),
+            "k_proj": (config.kv_size, hidden),
+            "v_proj": (config.kv_size, hidden),
+            "o_proj": (hidden, config.query_size),
+            "gate_proj": (mlp, hidden),
+            "up_proj": (mlp, hidden),
+            "down_proj": (hidden, mlp),
+            "embed_tokens": (config.vocab_size, hidden),
+            "lm_head": (config.vocab_size, hidden),
+        }
+        return matrices.get(part, (hidden,))
+
+
+def num_weight_bytes(config: LlamaConfig, itemsize: int) -> int:
+    """Return what a decode step must read of the weights: every matrix but the embedding."""
+    attention = 2 * config.hidden_size * (config.query_size + config.kv_size)
+    per_layer = attention + 3 * config.hidden_size * config.intermediate_size
+    return itemsize * (config.num_layers * per_layer + config.vocab_size * config.hidden_size)
