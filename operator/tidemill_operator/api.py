@@ -36,6 +36,7 @@ MAX_SILENCE_SECONDS: Final = 120.0
 _METADATA_ONLY: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _MERGE: Final = "application/merge-patch+json"
 _APPLY: Final = "application/apply-patch+yaml"
+_AS_OPERATOR: Final[Mapping[str, str]] = {"fieldManager": names.FIELD_MANAGER}
 _PLACES: Final[Mapping[str, tuple[str, str]]] = {
     "Pod": ("/api/v1", "pods"),
     "Service": ("/api/v1", "services"),
@@ -188,15 +189,15 @@ class Api:
     async def create(self, manifest: Object, *, kind: str) -> Object:
         """Create one object; 409 when it exists."""
         path = collection_path(kind, manifest["metadata"]["namespace"])
-        return await self._request("POST", path, query={"fieldManager": names.FIELD_MANAGER}, body=manifest)
+        return await self._request("POST", path, query=_AS_OPERATOR, body=manifest)
 
     async def replace(self, manifest: Object) -> Object:
         """Replace one object at the resourceVersion that it carries; 409 when it has moved on."""
-        return await self._request("PUT", _place_of(manifest).path, body=manifest)
+        return await self._request("PUT", _place_of(manifest).path, query=_AS_OPERATOR, body=manifest)
 
     async def merge(self, place: Place, patch: Object) -> Object:
         """Merge fields into one object that exists."""
-        return await self._request("PATCH", place.path, body=patch, content_type=_MERGE)
+        return await self._request("PATCH", place.path, query=_AS_OPERATOR, body=patch, content_type=_MERGE)
 
     async def delete(self, place: Place, preconditions: Mapping[str, str]) -> None:
         """Delete exactly the object that was seen; one that is gone or has changed is left alone."""
@@ -248,7 +249,7 @@ def _place_of(manifest: Object) -> Place:
 
 
 def _apply_query() -> dict[str, str]:
-    return {"fieldManager": names.FIELD_MANAGER, "force": "true", "fieldValidation": "Strict"}
+    return {**_AS_OPERATOR, "force": "true", "fieldValidation": "Strict"}
 
 
 def _kind_in(path: str) -> str:
