@@ -44,8 +44,8 @@ test-matrix: venv  ## Run the cluster tests on the newest and on the oldest Kube
 	@for version in 1.37 1.34; do echo "== Kubernetes $$version"; \
 	  TIDEMILL_TEST_KUBERNETES=$$version $(BIN)/python -m pytest -m cluster $(PYTEST_ARGS) || exit; done
 
-soak: venv  ## 100 scale-downs, 20 rollouts and 20 node drains under load; about an hour
-	@TIDEMILL_SOAK_REPEATS=$${TIDEMILL_SOAK_REPEATS:-100,20,20} $(BIN)/python -m pytest -q -s tests/e2e/test_removal.py -k 'cut_no_stream'
+soak: venv  ## 100 scale-downs, 20 rollouts, 20 node drains under load and 50 operator kills, in SOAK_PASSES (4) parts
+	@$(BIN)/python tests/soak.py --passes $${SOAK_PASSES:-4}
 
 check: venv  ## Lint, types and the fast tests, side by side: under two minutes
 	@$(MAKE) --jobs=2 lint fast-test

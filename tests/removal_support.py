@@ -6,16 +6,18 @@ import asyncio
 import json
 import os
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from harness.kubectl import wait_until
 
-from e2e_support import Namespace, wait_routed
+from e2e_support import API_VERSION, Namespace, Object, wait_routed
+from operator_process import Admin
+from soak import note
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     from openai import AsyncOpenAI
 
@@ -50,7 +52,15 @@ class Load:
     num_done: int = 0
     begun: dict[str, asyncio.Event] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
     stopping: bool = False
+
+    @contextmanager
+    def disturbed(self) -> Iterator[None]:
+        """Measure how long a disturbance lasts, from the order to the last replica settled."""
+        began_at = time.monotonic()
+        yield
+        self.seconds.append(time.monotonic() - began_at)
 
     async def ask(self, prompt: str) -> None:
         """Run one stream and compare it."""
@@ -98,9 +108,12 @@ async def read_stream(
 
 @asynccontextmanager
 async def under_load(
-    space: Namespace, service: str, *, num_clients: int = 6, num_tokens: int = NUM_TOKENS
+    space: Namespace, service: str, what: str, *, num_clients: int = 6, num_tokens: int = NUM_TOKENS
 ) -> AsyncIterator[Load]:
-    """Keep clients streaming; at the end every stream must have been complete and as if undisturbed."""
+    """Keep clients streaming; at the end every stream must have been complete and as if undisturbed.
+
+    `what` names the disturbance in the figures that are printed.
+    """
     async with space.client(space.host(service)) as client:
         await wait_routed(client)
         prompts = [f"question {number}" for number in range(num_clients)]
@@ -118,27 +131,30 @@ async def under_load(
             for task in clients:
                 task.cancel()
             await asyncio.gather(*clients, return_exceptions=True)
-    print(f"{load.num_done} streams of {num_tokens} tokens, {len(load.wrong)} cut or wrong")
+    note(what, load.seconds, num_streams=load.num_done, num_cut=len(load.wrong))
     assert not load.wrong, load.wrong
     assert load.num_done >= num_clients
 
 
 def settle(space: Namespace, service: str, replicas: int, *, timeout_seconds: int = 120) -> None:
     """Wait until a service has exactly so many replicas, all ready, and nothing is under way."""
+    admin = Admin(space.cluster)
+    path = f"/apis/{API_VERSION}/namespaces/{space.name}/inferenceservices/{service}"
+    wait_until(
+        f"{service} settled at {replicas}",
+        lambda: _is_settled(admin("GET", path), replicas),
+        timeout_seconds=timeout_seconds,
+    )
 
-    def is_settled() -> bool:
-        shown = space.service(service)
-        status = shown.get("status", {})
-        progressing = space.condition(service, "Progressing")
-        return (
-            progressing.get("reason") == "Settled"
-            and progressing.get("observedGeneration") == shown["metadata"]["generation"]
-            and status.get("readyReplicas") == status.get("replicas") == replicas
-        )
 
-    begun_at = time.monotonic()
-    wait_until(f"{service} settled at {replicas}", is_settled, timeout_seconds=timeout_seconds)
-    print(f"{service}: {replicas} replicas, settled after {time.monotonic() - begun_at:.0f} s")
+def _is_settled(shown: Object, replicas: int) -> bool:
+    status = shown.get("status", {})
+    conditions = {condition["type"]: condition for condition in status.get("conditions", [])}
+    progressing = conditions.get("Progressing", {})
+    is_done = progressing.get("reason") == "Settled"
+    is_new = progressing.get("observedGeneration") == shown["metadata"]["generation"]
+    counts = (status.get("readyReplicas"), status.get("replicas"))
+    return is_done and is_new and counts == (replicas, replicas)
 
 
 def scale(space: Namespace, service: str, replicas: int) -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300 * max(1, repeats().scale_downs // 5))]
 SIM = "sim://steady?step_ms=12"
+MOST_REPLICAS = 5
 
 
 def sim(space: Namespace, image: str, **fields: object) -> Namespace:
@@ -55,32 +56,35 @@ def three(steady: Namespace) -> Namespace:
 
 
 async def test_scale_downs_cut_no_stream(three: Namespace) -> None:
-    async with under_load(three, "steady") as load:
+    async with under_load(three, "steady", "scale-down by one") as load:
         replicas = 3
         for _ in range(repeats().scale_downs):
             if replicas == 1:
-                replicas = 4
+                replicas = MOST_REPLICAS
                 await asyncio.to_thread(scale, three, "steady", replicas)
                 await asyncio.to_thread(settle, three, "steady", replicas)
             replicas -= 1
             before = load.num_done
-            await asyncio.to_thread(scale, three, "steady", replicas)
-            await asyncio.to_thread(settle, three, "steady", replicas)
+            with load.disturbed():
+                await asyncio.to_thread(scale, three, "steady", replicas)
+                await asyncio.to_thread(settle, three, "steady", replicas)
             assert load.num_done > before
 
 
 async def test_rollouts_cut_no_stream(three: Namespace) -> None:
-    async with under_load(three, "steady"):
+    async with under_load(three, "steady", "rollout of three replicas") as load:
         for number in range(repeats().rollouts):
-            await asyncio.to_thread(roll_out, three, "steady", number)
-            await asyncio.to_thread(settle, three, "steady", 3)
+            with load.disturbed():
+                await asyncio.to_thread(roll_out, three, "steady", number)
+                await asyncio.to_thread(settle, three, "steady", 3)
 
 
 async def test_evictions_from_a_cordoned_node_cut_no_stream(three: Namespace) -> None:
-    async with under_load(three, "steady"):
+    async with under_load(three, "steady", "eviction from a cordoned node") as load:
         for _ in range(repeats().evictions):
-            await asyncio.to_thread(cordon_and_evict, three, "steady")
-            await asyncio.to_thread(settle, three, "steady", 3)
+            with load.disturbed():
+                await asyncio.to_thread(cordon_and_evict, three, "steady")
+                await asyncio.to_thread(settle, three, "steady", 3)
 
 
 async def test_the_replica_with_the_least_to_do_is_the_one_that_goes(three: Namespace) -> None:
@@ -162,7 +166,7 @@ async def test_a_rollout_goes_on_where_every_gpu_is_taken_and_says_how(
         "gpus", sim_engine, replicas=gpus, resources={"requests": {"memory": "128Mi"}, "limits": limits}
     )
     settle(space, "gpus", gpus)
-    async with under_load(space, "gpus", num_clients=4):
+    async with under_load(space, "gpus", "rollout with every GPU taken", num_clients=4):
         await asyncio.to_thread(roll_out, space, "gpus", 1)
 
         def said() -> Object | None:
@@ -202,7 +206,7 @@ def real(space: Namespace, real_engine: str) -> Iterator[Namespace]:
 async def test_the_real_models_streams_survive_eviction_rollout_and_scale_down(
     real: Namespace,
 ) -> None:
-    async with under_load(real, "real", num_clients=2, num_tokens=200):
+    async with under_load(real, "real", "real model", num_clients=2, num_tokens=200):
         await asyncio.to_thread(cordon_and_evict, real, "real")
         await asyncio.to_thread(settle, real, "real", 2, timeout_seconds=400)
         await asyncio.to_thread(scale, real, "real", 1)

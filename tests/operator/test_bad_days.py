@@ -20,6 +20,7 @@ from harness.kubectl import wait_until
 
 from api_proxy import Faults
 from operator_process import EAGER, Account, Admin, Kubelet, Operator, restricted_pod
+from soak import note
 from tidemill_operator import names
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.cluster
 Object = dict[str, Any]
 NUM_KILLS = int(os.environ.get("TIDEMILL_TEST_KILLS", "20"))
+SEED = int(os.environ.get("TIDEMILL_TEST_SEED", "5"))
 KINDS = (
     "apis/apps/v1:deployments", "apis/apps/v1:replicasets", "apis/apps/v1:controllerrevisions", "api/v1:pods",
     "api/v1:services", "api/v1:secrets", "apis/networking.k8s.io/v1:ingresses",
@@ -199,11 +201,12 @@ STEPS: tuple[Callable[[World], None], ...] = (
 )
 
 
+@pytest.mark.timeout(300 + 20 * NUM_KILLS)
 def test_an_operator_killed_at_any_write_is_finished_by_the_next(
     make_world: Callable[[int], World],
 ) -> None:
-    world = make_world(5)
-    chance = random.Random(5)
+    world = make_world(SEED)
+    chance = random.Random(SEED)
     world.make_gateway()
     leading = world.start()
     wait_until("a leader", lambda: leading.metric("tidemill_operator_is_leader"), timeout_seconds=60)
@@ -229,6 +232,7 @@ def test_an_operator_killed_at_any_write_is_finished_by_the_next(
         step(world)
         world.wait_settled("the undisturbed service")
     assert killed == shape_of(_of(world, "a"))
+    note("SIGKILL of the operator", num_times=NUM_KILLS)
 
 
 def _of(world: World, service: str) -> dict[str, Object]:
