@@ -6,7 +6,7 @@ Pure. Knows what is worth telling and in which words. Refuses to remember what w
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from tidemill_operator import conditions
+from tidemill_operator import situation
 from tidemill_operator.actions import EVENT_NORMAL, EVENT_WARNING, EngineCall, Event
 from tidemill_operator.last_words import CutStreams
 from tidemill_operator.manifests import Context
@@ -126,5 +126,5 @@ def _rollout(context: Context, replicas: Replicas) -> Iterable[Event]:
 
 
 def _ready_of(status: Raw) -> Raw:
-    found = (c for c in status.get("conditions") or () if c.get("type") == conditions.READY)
+    found = (c for c in status.get("conditions") or () if c.get("type") == situation.READY)
     return next(found, {})

@@ -35,14 +35,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tidemill_operator import names, observed
+from tidemill_operator import names, views
 from tidemill_operator.actions import Delete
 from tidemill_operator.api import Api, Object, Place
 from tidemill_operator.cache import GATEWAYS, Cache
 from tidemill_operator.errors import ApiError
 from tidemill_operator.keys import Key
 from tidemill_operator.manifests import Manifest
-from tidemill_operator.observed import ChildView, Observed
+from tidemill_operator.observed import NAMESPACE_LEAVING_WORDS, ChildView, Observed
 from tidemill_operator.plan import Plan
 
 logger = logging.getLogger(__name__)
@@ -100,10 +100,10 @@ class Cluster:
             self._cache.of_service(kind, namespace, name)
             for kind in ("Deployment", "ReplicaSet", "Pod", "ControllerRevision")
         )
-        own_deployments = observed.owned(deployments, [uid])
-        own_sets = observed.owned(replica_sets, _uids(own_deployments))
-        own_pods = observed.owned(pods, _uids(own_sets))
-        own_revisions = observed.owned(revisions, [uid])
+        own_deployments = views.owned(deployments, [uid])
+        own_sets = views.owned(replica_sets, _uids(own_deployments))
+        own_pods = views.owned(pods, _uids(own_sets))
+        own_revisions = views.owned(revisions, [uid])
         found = [
             obj
             for kind, child in single_children(name)
@@ -111,16 +111,16 @@ class Cluster:
         ]
         secret = await self._secret(service)
         found += [] if secret is None else [secret]
-        children = [observed.child_view(obj, service) for obj in (*found, *revisions, *deployments)]
+        children = [views.child_view(obj, service) for obj in (*found, *revisions, *deployments)]
         gateways = self._cache.all(GATEWAYS)
         return Reading(
             observed=Observed(
-                deployments=tuple(observed.deployment_view(d) for d in own_deployments),
-                pods=tuple(observed.pod_view(p) for p in own_pods),
-                templates={observed.revision_of(r): r["data"]["template"] for r in own_revisions},
-                revision_numbers={observed.revision_of(r): r["revision"] for r in own_revisions},
+                deployments=tuple(views.deployment_view(d) for d in own_deployments),
+                pods=tuple(views.pod_view(p) for p in own_pods),
+                templates={views.revision_of(r): r["data"]["template"] for r in own_revisions},
+                revision_numbers={views.revision_of(r): r["revision"] for r in own_revisions},
                 children=tuple(children),
-                gateways=tuple(v for p in gateways if (v := observed.gateway_view(p)) is not None),
+                gateways=tuple(v for p in gateways if (v := views.gateway_view(p)) is not None),
             ),
             versions=_versions((*own_deployments, *found)),
             admin_token=_admin_token(found, uid),
@@ -138,7 +138,7 @@ class Cluster:
         unseen = [key for key in wanted if key not in versions and key[0] not in _NOT_LOOKED_UP]
         places = [Place(kind=kind, namespace=namespace, name=name) for kind, name in unseen]
         found = await asyncio.gather(*(self._get_typed(place) for place in places))
-        return [observed.child_view(obj, service) for obj in found if obj is not None]
+        return [views.child_view(obj, service) for obj in found if obj is not None]
 
     async def check(self, plan: Plan) -> None:
         """Have the API server check what a plan would write; raise what it says."""
@@ -153,7 +153,7 @@ class Cluster:
         try:
             await self._api.apply(probe, is_dry_run=True)
         except ApiError as error:
-            return observed.NAMESPACE_LEAVING_WORDS in error.message
+            return NAMESPACE_LEAVING_WORDS in error.message
         return False
 
     async def execute(self, key: Key, plan: Plan, versions: Mapping[ObjectKey, str]) -> None:
@@ -190,7 +190,7 @@ class Cluster:
         metadata = service["metadata"]
         key = Key(metadata["namespace"], metadata["name"])
         known = self._secrets.get(key)
-        if known is not None and observed.is_controlled_by(known, metadata["uid"]):
+        if known is not None and views.is_controlled_by(known, metadata["uid"]):
             return known
         place = Place(kind="Secret", namespace=key.namespace, name=names.admin_secret_name(key.name))
         found = await self._get_typed(place)
@@ -260,7 +260,7 @@ def _versions(objects: Iterable[Mapping[str, Any]]) -> dict[ObjectKey, str]:
 def _admin_token(found: Iterable[Object], uid: str) -> str:
     """Give the token in the service's own Secret; empty while there is none."""
     for obj in found:
-        if obj["kind"] == "Secret" and observed.is_controlled_by(obj, uid):
+        if obj["kind"] == "Secret" and views.is_controlled_by(obj, uid):
             encoded = (obj.get("data") or {}).get(names.ADMIN_TOKEN_KEY, "")
             return b64decode(encoded).decode(errors="replace").strip()
     return ""

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from tidemill_operator import names
 from tidemill_operator.keys import Key
-from tidemill_operator.observed import pod_view
+from tidemill_operator.views import pod_view
 
 DRAIN_TIMEOUT: Final = "DrainTimeout"
 MAX_REMEMBERED: Final = 2000

@@ -12,7 +12,6 @@ from tidemill_operator import manifests, names
 from tidemill_operator import status as status_module
 from tidemill_operator.actions import EVENT_NORMAL, Delete, Event, PodChange
 from tidemill_operator.announcements import replica_events, scaling_changes, transition_events
-from tidemill_operator.conditions import Situation
 from tidemill_operator.desired import desired_replicas
 from tidemill_operator.errors import InvalidSpec
 from tidemill_operator.failures import Failure, find_failure
@@ -24,6 +23,7 @@ from tidemill_operator.observed import Observed, PodView
 from tidemill_operator.ownership import find_obstacle
 from tidemill_operator.replicas import Replicas, decide_replicas
 from tidemill_operator.scaling_view import ScalingView
+from tidemill_operator.situation import Situation
 from tidemill_operator.spec import parse
 
 Raw = Mapping[str, Any]

@@ -7,13 +7,13 @@ know how anything was decided.
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tidemill_operator import conditions
+from tidemill_operator import situation
 
 Raw = Mapping[str, Any]
 Told = tuple[bool, str, str]
 """Whether it is a warning, the reason, the message."""
 
-_WATCHED: Final = (conditions.METRICS_AVAILABLE, conditions.SLO_MET)
+_WATCHED: Final = (situation.METRICS_AVAILABLE, situation.SLO_MET)
 
 
 def scaling_events(before: Raw, after: Raw, *, is_advisory: bool) -> list[Told]:

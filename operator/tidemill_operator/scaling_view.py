@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidemill_operator.conditions import Condition
+from tidemill_operator.situation import Condition
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tidemill_operator import conditions, names
-from tidemill_operator.conditions import Situation
 from tidemill_operator.failures import Failure
 from tidemill_operator.manifests import Context
+from tidemill_operator.situation import Situation
 
 Raw = Mapping[str, Any]
 

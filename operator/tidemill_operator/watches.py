@@ -20,7 +20,7 @@ from tidemill_operator.cache import GATEWAYS
 from tidemill_operator.claims import Claims
 from tidemill_operator.informer import Source
 from tidemill_operator.keys import Key
-from tidemill_operator.observed import gateway_view
+from tidemill_operator.views import gateway_view
 
 logger = logging.getLogger(__name__)
 

@@ -8,9 +8,10 @@ import pytest
 
 from operator_builders import NOW
 from tidemill_operator.autoscaling.policy import ScaleToZero, ScalingPolicy
-from tidemill_operator.conditions import Condition, Situation, evaluate, merge
+from tidemill_operator.conditions import evaluate, merge
 from tidemill_operator.failures import Failure
 from tidemill_operator.observed import LostClaim
+from tidemill_operator.situation import Condition, Situation
 
 CRASH = Failure(reason="ModelLoadFailed", message="no such file", pod="chat-0")
 NO_GPU = Failure(reason="InsufficientGPU", message="Insufficient nvidia.com/gpu", stalls=False, pod="chat-1")

@@ -9,9 +9,10 @@ import lupa
 import pytest
 
 from operator_builders import NOW
-from tidemill_operator.conditions import Situation, evaluate, merge
+from tidemill_operator.conditions import evaluate, merge
 from tidemill_operator.failures import Failure
 from tidemill_operator.observed import LostClaim
+from tidemill_operator.situation import Situation
 
 Object = dict[str, Any]
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "argocd" / "health.lua"

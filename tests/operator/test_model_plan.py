@@ -8,8 +8,9 @@ import pytest
 
 from operator_builders import IMAGE, NOW, make_observed, make_pod, make_service
 from tidemill_operator.model_progress import ModelProgress, furthest, parse_progress
-from tidemill_operator.observed import Refusal, pod_view
+from tidemill_operator.observed import Refusal
 from tidemill_operator.plan import Plan, make_plan
+from tidemill_operator.views import pod_view
 
 GIB = 1 << 30
 HUB = {"model": {"uri": "hf://org/model"}}

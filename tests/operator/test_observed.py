@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tidemill_operator import names
-from tidemill_operator.observed import pod_view
+from tidemill_operator.views import pod_view
 
 ENGINE = {"name": "engine", "state": {"waiting": {"reason": "PodInitializing"}}}
 

@@ -20,11 +20,11 @@ from operator_builders import (
     ready_pods,
 )
 from tidemill_operator import manifests, names
-from tidemill_operator.conditions import Condition
 from tidemill_operator.engine_load import EngineLoad
 from tidemill_operator.observed import ChildView, DeploymentView, LostClaim, Observed, Refusal
 from tidemill_operator.plan import Plan, make_plan
 from tidemill_operator.scaling_view import ScalingView
+from tidemill_operator.situation import Condition
 from tidemill_operator.spec import revision_of
 
 REVISION = revision_of(make_service())

@@ -6,11 +6,11 @@ Knows which figure goes under which name. Refuses to decide anything, and to kno
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tidemill_operator.conditions import METRICS_AVAILABLE, SLO_MET
 from tidemill_operator.fleet.keeper import Keeper
 from tidemill_operator.keys import Key
 from tidemill_operator.metrics import ServiceRow
 from tidemill_operator.observed import PodView
+from tidemill_operator.situation import METRICS_AVAILABLE, SLO_MET
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from tidemill_operator.autoscaling.model import Decision, FleetLoad, ScalingPolicy, ScalingState
 from tidemill_operator.autoscaling.state_json import from_json, time_text, unix_time
-from tidemill_operator.conditions import ABLE_TO_SCALE, Condition
 from tidemill_operator.fleet.facts import KnownDemand, KnownFigures, ServiceFacts, fleet_load
 from tidemill_operator.fleet.scraper import EngineAnswer, GatewayAnswer
 from tidemill_operator.fleet.summary import (
@@ -22,6 +21,7 @@ from tidemill_operator.fleet.summary import (
     status_of,
 )
 from tidemill_operator.scaling_view import ScalingView
+from tidemill_operator.situation import ABLE_TO_SCALE, Condition
 
 Raw = Mapping[str, Any]
 Decide = Callable[[FleetLoad, ScalingPolicy, ScalingState, float], Decision]

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tidemill_operator.autoscaling.model import Decision, FleetLoad, ScalingPolicy
 from tidemill_operator.autoscaling.state_json import time_text, to_json
-from tidemill_operator.conditions import SCALING_CONDITIONS, Condition
+from tidemill_operator.situation import SCALING_CONDITIONS, Condition
 
 Raw = Mapping[str, Any]
 
