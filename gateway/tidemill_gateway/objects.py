@@ -156,22 +156,28 @@ def _parse_service(raw: JsonObject) -> Service:
     name = str(metadata["name"])
     status = raw.get("status") or {}
     served = (spec.get("model") or {}).get("servedNames") or [name]
-    host = ((spec.get("routing") or {}).get("ingress") or {}).get("host")
+    hosts = _hosts_of(spec.get("routing") or {})
     if _is_leaving(metadata, status):
-        served, host = [], None
+        served, hosts = [], ()
     return Service(
         uid=str(metadata["uid"]),
         namespace=str(metadata["namespace"]),
         name=name,
         created=str(metadata.get("creationTimestamp") or ""),
         served_names=tuple(str(served_name) for served_name in served),
-        hosts=(str(host).lower(),) if host else (),
+        hosts=hosts,
         wants_replicas=parse_wants_replicas(spec),
         waking=parse_waking(spec),
         last_activation=parse_activation(status),
         routing=parse_routing(spec),
         revisions=parse_revisions(spec, status),
     )
+
+
+def _hosts_of(routing: JsonObject) -> tuple[str, ...]:
+    """Give the host names that lead to a service: of its Ingress, or of its route."""
+    host = (routing.get("ingress") or {}).get("host")
+    return tuple(str(name).lower() for name in (*([host] if host else []), *(routing.get("hostnames") or ())))
 
 
 def _is_leaving(metadata: JsonObject, status: JsonObject) -> bool:

@@ -48,6 +48,7 @@ _PLACES: Final[Mapping[str, tuple[str, str]]] = {
     "ControllerRevision": ("/apis/apps/v1", "controllerrevisions"),
     "EndpointSlice": ("/apis/discovery.k8s.io/v1", "endpointslices"),
     "Ingress": ("/apis/networking.k8s.io/v1", "ingresses"),
+    "HTTPRoute": (f"/apis/{names.GATEWAY_API_GROUP}/v1", "httproutes"),
     "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
     "PodDisruptionBudget": ("/apis/policy/v1", "poddisruptionbudgets"),
     "Lease": ("/apis/coordination.k8s.io/v1", "leases"),

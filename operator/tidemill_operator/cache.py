@@ -31,6 +31,7 @@ class Cache:
         self._shelves: dict[str, dict[Name, Object]] = defaultdict(dict)
         self._by_service: dict[str, dict[Name, set[str]]] = defaultdict(lambda: defaultdict(set))
         self._tombstones: OrderedDict[tuple[str, Name], int] = OrderedDict()
+        self._unknown: set[str] = set()
 
     def __len__(self) -> int:
         return sum(len(shelf) for shelf in self._shelves.values())
@@ -48,6 +49,19 @@ class Cache:
         """Give every object of a shelf, in a stable order."""
         objects = self._shelves[shelf]
         return [objects[name] for name in sorted(objects)]
+
+    def is_known(self, shelf: str) -> bool:
+        """Tell whether the API server knows a shelf's kind, as far as it was asked."""
+        return shelf not in self._unknown
+
+    def set_known(self, shelf: str, *, is_known: bool) -> None:
+        """Take note of whether the API server knows a shelf's kind; if not, nothing is left of it."""
+        if is_known:
+            self._unknown.discard(shelf)
+            return
+        self._unknown.add(shelf)
+        for obj in self._shelves.pop(shelf, {}).values():
+            self._unlink(shelf, obj)
 
     def put(self, shelf: str, kind: str, raw: Mapping[str, Any]) -> Object | None:
         """Take in an object, unless a newer copy or its end was seen; give the copy that was kept."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from tidemill_operator.keys import Key
 from tidemill_operator.observed import LostClaim
-from tidemill_operator.spec import ingress_host_of, served_names_of
+from tidemill_operator.spec import hosts_of, served_names_of
 
 Wanted = tuple[str, bool]
 
@@ -75,8 +75,7 @@ class Claims:
 
 
 def _wanted_by(service: Mapping[str, Any]) -> frozenset[Wanted]:
-    host = ingress_host_of(service)
-    hosts = [(host, True)] if host else []
+    hosts = ((host, True) for host in hosts_of(service))
     return frozenset([*((name, False) for name in served_names_of(service)), *hosts])
 
 

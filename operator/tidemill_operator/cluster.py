@@ -21,6 +21,7 @@ operator's own namespace, all others are cluster-wide or, with --watch-namespace
     discovery.k8s.io       endpointslices                 get list watch create patch delete
     networking.k8s.io      ingresses                      get list watch create patch delete
     networking.k8s.io      networkpolicies                get list watch create patch delete
+    gateway.networking.k8s.io  httproutes                 get list watch create patch delete
     policy                 poddisruptionbudgets           get list watch create patch delete
     coordination.k8s.io    leases                         get create update   (operator's namespace)
 """
@@ -113,6 +114,7 @@ class Cluster:
         found += [] if secret is None else [secret]
         children = [views.child_view(obj, service) for obj in (*found, *revisions, *deployments)]
         gateways = self._cache.all(GATEWAYS)
+        route = self._cache.find("HTTPRoute", namespace, names.http_route_name(name))
         return Reading(
             observed=Observed(
                 deployments=tuple(views.deployment_view(d) for d in own_deployments),
@@ -120,6 +122,8 @@ class Cluster:
                 templates={views.revision_of(r): r["data"]["template"] for r in own_revisions},
                 revision_numbers={views.revision_of(r): r["revision"] for r in own_revisions},
                 children=tuple(children),
+                route=None if route is None else views.route_view(route),
+                knows_routes=self._cache.is_known("HTTPRoute"),
                 gateways=tuple(v for p in gateways if (v := views.gateway_view(p)) is not None),
             ),
             versions=_versions((*own_deployments, *found)),
@@ -243,6 +247,7 @@ def single_children(name: str) -> list[ObjectKey]:
         ("Service", names.replicas_service_name(name)),
         ("EndpointSlice", names.gateway_slice_name(name)),
         ("Ingress", names.ingress_name(name)),
+        ("HTTPRoute", names.http_route_name(name)),
         ("NetworkPolicy", names.network_policy_name(name)),
         ("PodDisruptionBudget", names.disruption_budget_name(name)),
         ("PersistentVolumeClaim", names.cache_claim_name(name)),

@@ -71,15 +71,16 @@ def merge(
 
 def _ready(situation: Situation) -> Condition:
     route = route_ready(situation)
-    if situation.is_at_zero and situation.num_gateways > 0:
+    is_open = situation.num_gateways > 0 and not situation.keys_problem
+    if situation.is_at_zero and is_open:
         return _ready_at_zero(situation)
-    blocked = _blocked(READY, situation)
+    blocked = None if situation.is_at_zero and situation.keys_problem else _blocked(READY, situation)
     if blocked is not None:
         return blocked
-    if situation.num_ready > 0 and situation.num_gateways > 0:
+    if situation.num_ready > 0 and is_open:
         message = f"{situation.num_ready} of {situation.desired} replicas are ready"
         return Condition(type=READY, is_true=True, reason="ReplicasReady", message=message)
-    if situation.num_ready > 0:
+    if situation.num_ready > 0 or situation.is_at_zero:
         return Condition(type=READY, is_true=False, reason=route.reason, message=route.message)
     return _not_ready(READY, situation)
 

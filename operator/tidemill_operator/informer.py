@@ -20,18 +20,24 @@ from tidemill_operator.errors import ApiError
 logger = logging.getLogger(__name__)
 
 GONE: Final = 410
+NOT_FOUND: Final = 404
 FIRST_DELAY_SECONDS: Final = 0.5
 MAX_DELAY_SECONDS: Final = 15.0
+UNKNOWN_SECONDS: Final = 15.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """What to watch: a kind, in one namespace or in all (None), by labels; and the shelf that it fills."""
+    """What to watch: a kind, in one namespace or in all (None), by labels; and the shelf that it fills.
+
+    `is_optional`: an API server may not know the kind, and may come to know it later.
+    """
 
     kind: str
     shelf: str
     selector: str
     namespace: str | None = None
+    is_optional: bool = False
 
     def __str__(self) -> str:
         return f"{self.shelf} in {self.namespace}" if self.namespace else self.shelf
@@ -56,6 +62,9 @@ class Informer:
         """List and watch until cancelled."""
         while True:
             reason = await self._once()
+            if reason == "unknown":
+                await self._clock.sleep(UNKNOWN_SECONDS)
+                continue
             metrics.WATCH_RESTARTS.labels(self._source.shelf, reason).inc()
             if self._num_failures:
                 await self._clock.sleep(self._delay())
@@ -86,6 +95,11 @@ class Informer:
         return "ended"
 
     def _failed(self, error: ApiError) -> str:
+        if error.status == NOT_FOUND and self._source.is_optional:
+            self._version = None
+            self._cache.set_known(self._source.shelf, is_known=False)
+            self.synced.set()
+            return "unknown"
         self._num_failures += 1
         if error.status == GONE:
             logger.info("watch of %s: version %s is gone, listing again", self._source, self._version)
@@ -100,6 +114,7 @@ class Informer:
             self._source.kind, self._source.namespace, self._source.selector
         )
         source = self._source
+        self._cache.set_known(source.shelf, is_known=True)
         changed = self._cache.replace(source.shelf, source.kind, source.namespace, items, version)
         for obj in changed:
             self._on_change(source.shelf, obj)

@@ -20,9 +20,13 @@ ENGINE_TOKEN_PURPOSE: Final = b"tidemill gateway"
 
 @dataclass(frozen=True, kw_only=True)
 class Projected:
-    """A service's entry in the gateways' Secret, base64, and what is wrong with the referenced Secret."""
+    """A service's entry in the gateways' Secret, base64, and what is wrong with the referenced Secret.
+
+    `lets_nobody_in`: there is no key at all.
+    """
 
     entry: str
+    lets_nobody_in: bool = False
     problems: tuple[str, ...] = ()
 
 
@@ -71,7 +75,9 @@ def project(data: Mapping[str, str], *, admin_token: str, salt: bytes) -> Projec
         problems.append("it holds no keys")
     document = {"salt": salt.hex(), "keys": hashes, "engineToken": engine_token(admin_token)}
     return Projected(
-        entry=b64encode(json.dumps(document, sort_keys=True).encode()).decode(), problems=tuple(problems)
+        entry=b64encode(json.dumps(document, sort_keys=True).encode()).decode(),
+        lets_nobody_in=not owners,
+        problems=tuple(problems),
     )
 
 

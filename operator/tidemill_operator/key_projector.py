@@ -44,10 +44,18 @@ class SecretApi(Protocol):
 class KeyProjector:
     """Reads, compares, and writes what differs."""
 
-    def __init__(self, api: SecretApi, place: Place, tell: Callable[[Object, str], Any]) -> None:
+    def __init__(
+        self,
+        api: SecretApi,
+        place: Place,
+        tell: Callable[[Object, str], Any],
+        on_problem: Callable[[Key], object],
+    ) -> None:
         self._api = api
         self._place = place
         self._tell = tell
+        self._on_problem = on_problem
+        self._problems: dict[Key, str] = {}
         self._wanted: dict[Key, str] = {}
         self._reads = asyncio.Semaphore(MAX_READS_AT_ONCE)
         self._changed = asyncio.Event()
@@ -58,10 +66,15 @@ class KeyProjector:
         name = _secret_name_of(service)
         if name is None:
             self._wanted.pop(key, None)
+            self._problems.pop(key, None)
         else:
             self._wanted[key] = name
         if before != name:
             self._changed.set()
+
+    def problem_of(self, key: Key) -> str:
+        """Say why a service's gateways let nobody in; empty when they let somebody in, or everybody."""
+        return self._problems.get(key, "")
 
     async def run(self) -> None:
         """Go round for ever: slowly, or at once when a service begins or ceases to want keys."""
@@ -104,18 +117,28 @@ class KeyProjector:
                 logger.warning("cannot read the API keys of %s: %s", key, error)
                 return None, None
         if source is None:
-            await self._report(
-                key, f"the Secret {name} of spec.routing.auth does not exist: nobody is let in"
-            )
+            message = f"the Secret {name} of spec.routing.auth does not exist: nobody is let in"
+            self._note_problem(key, message)
+            await self._report(key, message)
             return entry_name(key), None
         token = b64decode(((admin or {}).get("data") or {}).get(names.ADMIN_TOKEN_KEY, "")).decode()
         salt = salt_of(before) or secrets.token_bytes(SALT_BYTES)
         projected = project(source.get("data") or {}, admin_token=token.strip(), salt=salt)
+        message = f"the Secret {name} of spec.routing.auth: {'; '.join(projected.problems)}"
+        self._note_problem(key, f"{message}: nobody is let in" if projected.lets_nobody_in else "")
         if projected.problems:
-            await self._report(
-                key, f"the Secret {name} of spec.routing.auth: {'; '.join(projected.problems)}"
-            )
+            await self._report(key, message)
         return entry_name(key), projected.entry
+
+    def _note_problem(self, key: Key, message: str) -> None:
+        """Keep why nobody is let in, and have the service's status say it; empty when somebody is."""
+        if self.problem_of(key) == message:
+            return
+        if message:
+            self._problems[key] = message
+        else:
+            self._problems.pop(key, None)
+        self._on_problem(key)
 
     async def _entry_of_stranger(self, key: Key) -> tuple[str | None, str | None]:
         """Let go of an entry whose service is gone or wants no keys any more."""

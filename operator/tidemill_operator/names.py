@@ -14,6 +14,7 @@ PLURAL: Final = "inferenceservices"
 SHORT_NAME: Final = "infsvc"
 CATEGORY: Final = "tidemill"
 CRD_NAME: Final = f"{PLURAL}.{GROUP}"
+GATEWAY_API_GROUP: Final = "gateway.networking.k8s.io"
 
 FIELD_MANAGER: Final = "tidemill-operator"
 GATEWAY_FIELD_MANAGER: Final = "tidemill-gateway"
@@ -117,6 +118,11 @@ def cache_claim_name(service: str) -> str:
 
 def ingress_name(service: str) -> str:
     """Name the Ingress of a service."""
+    return service
+
+
+def http_route_name(service: str) -> str:
+    """Name the HTTPRoute of a service."""
     return service
 
 

@@ -116,6 +116,13 @@ class GatewayView:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RouteView:
+    """What became of the service's HTTPRoute; `problem` is empty when every Gateway has taken it."""
+
+    problem: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class LostClaim:
     """A model name or host name that this service wants and an older one has."""
 
@@ -138,6 +145,8 @@ class Observed:
     """Everything that one run has read besides the InferenceService itself.
 
     `loads` by pod UID: None before engines were asked; an engine that did not answer has None.
+    `route`: None where there is no HTTPRoute; `knows_routes` says whether there can be one.
+    `keys_problem`: why no client is let in, although the spec names a Secret with API keys.
     """
 
     deployments: tuple[DeploymentView, ...] = ()
@@ -148,6 +157,9 @@ class Observed:
     children: tuple[ChildView, ...] = ()
     gateways: tuple[GatewayView, ...] = ()
     lost_claims: tuple[LostClaim, ...] = ()
+    route: RouteView | None = None
+    knows_routes: bool = True
+    keys_problem: str = ""
     progress: Mapping[str, ModelProgress | None] | None = None
     refusal: Refusal | None = None
     is_refused_all: bool = False

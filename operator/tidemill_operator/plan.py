@@ -22,6 +22,7 @@ from tidemill_operator.model_progress import furthest
 from tidemill_operator.observed import Observed, PodView
 from tidemill_operator.ownership import find_obstacle
 from tidemill_operator.replicas import Replicas, decide_replicas
+from tidemill_operator.route_condition import find_route_problem
 from tidemill_operator.scaling_view import ScalingView
 from tidemill_operator.situation import Situation
 from tidemill_operator.spec import parse
@@ -32,6 +33,7 @@ DEFAULT_SETTINGS: Final = PodSettings()
 # Engines tell nobody when they have finished, so they are asked.
 WHILE_DRAINING_SECONDS: Final = 1.0
 WHILE_CANARY_SECONDS: Final = 5.0
+UNTIL_ROUTES_ARE_KNOWN_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,14 +149,16 @@ def _plan_children(
 
 
 def _plan_of_leaving(service: Raw, context: Context, observed: Observed, now: str) -> Plan:
-    """Let go of the host name while the namespace is being deleted, which may wait for pods to drain."""
+    """Let go of the host names while the namespace is being deleted, which may wait for pods to drain."""
     message = "the namespace is being deleted; this service has given up its model names and its host"
     problem = Failure(reason=names.REASON_NAMESPACE_TERMINATING, message=message, stalls=False)
-    ingress = observed.child("Ingress", names.ingress_name(context.name))
+    ways = (
+        observed.child("Ingress", names.ingress_name(context.name)),
+        observed.child("HTTPRoute", names.http_route_name(context.name)),
+    )
     plan = _plan_without_action(service, observed, problem, now)
-    if ingress is None or not ingress.is_owned:
-        return plan
-    return replace(plan, deletes=(Delete(kind=ingress.kind, name=ingress.name, uid=ingress.uid),))
+    owned = (way for way in ways if way is not None and way.is_owned)
+    return replace(plan, deletes=tuple(Delete(kind=way.kind, name=way.name, uid=way.uid) for way in owned))
 
 
 def _plan_without_action(service: Raw, observed: Observed, problem: Failure, now: str) -> Plan:
@@ -192,6 +196,8 @@ def _again_seconds(context: Context, observed: Observed, replicas: Replicas) -> 
         return WHILE_DRAINING_SECONDS
     if replicas.is_canary and replicas.failed is None:
         return WHILE_CANARY_SECONDS
+    if context.spec.route is not None and not observed.knows_routes:
+        return UNTIL_ROUTES_ARE_KNOWN_SECONDS
     return ask_again_seconds(context, observed)
 
 
@@ -220,6 +226,7 @@ def _wanted_others(context: Context, observed: Observed) -> list[Manifest]:
         manifests.build_network_policy(context),
         manifests.build_cache_claim(context),
         manifests.build_ingress(context),
+        manifests.build_http_route(context) if observed.knows_routes else None,
     ]
     return [manifest for manifest in built if manifest is not None]
 
@@ -256,6 +263,8 @@ def _situation(
         failure=failure,
         num_gateways=len(observed.gateways),
         lost_claims=observed.lost_claims,
+        keys_problem=observed.keys_problem,
+        route_problem=find_route_problem(spec.route, observed),
         scaling=spec.scaling,
         has_newer_template=has_newer_template,
     )

@@ -66,6 +66,11 @@ def _nothing_cut(_: Key) -> tuple[CutStreams, ...]:
     return ()
 
 
+def _everybody_is_let_in(_: Key) -> str:
+    """Say that no API keys are lacking."""
+    return ""
+
+
 def _nobody_waits(_: Key, __: str) -> None:
     """Tell nobody that a service gives up its names."""
 
@@ -81,6 +86,7 @@ class Reconciler:
     now: Callable[[], datetime]
     pods: PodChanger
     cuts_of: Callable[[Key], tuple[CutStreams, ...]] = _nothing_cut
+    keys_problem_of: Callable[[Key], str] = _everybody_is_let_in
     on_leaving: Callable[[Key, str], object] = _nobody_waits
     scaling: Scaling = field(default_factory=NoScaling)
     settings: PodSettings = field(default_factory=PodSettings)
@@ -103,6 +109,7 @@ class Reconciler:
         observed = replace(
             reading.observed,
             lost_claims=self.claims.lost(key),
+            keys_problem=self.keys_problem_of(key),
             is_refused_all=reading.observed.has_leaving_pods and await self.cluster.is_refused_all(key),
         )
         scaling = self.scaling.look(service, reading)

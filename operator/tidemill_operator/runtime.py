@@ -84,6 +84,8 @@ class Operator:
             scraper=Scraper(), decide=desired_replicas, ask_reconcile=self._queue.add, clock=self._clock
         )
         metrics.FLEET.rows = self._autoscaler.rows
+        keys_place = Place(kind="Secret", namespace=settings.operator_namespace, name=settings.keys_secret)
+        self._projector = KeyProjector(api, keys_place, self._recorder.warn_of_keys, self._queue.add)
         self._reconciler = Reconciler(
             cluster=self._cluster,
             recorder=self._recorder,
@@ -95,6 +97,7 @@ class Operator:
             pods=PodChanger(self._cluster, engines),
             settings=settings.pods,
             cuts_of=self._last_words.take,
+            keys_problem_of=self._projector.problem_of,
         )
         lease = Place(kind="Lease", namespace=settings.operator_namespace, name=settings.lease_name)
         self._elector = LeaderElector(api, lease, settings.identity, self._clock, settings.lease_timing)
@@ -104,8 +107,6 @@ class Operator:
             gateway_selector=settings.gateway_selector,
             namespaces=settings.watch_namespaces,
         )
-        keys_place = Place(kind="Secret", namespace=settings.operator_namespace, name=settings.keys_secret)
-        self._projector = KeyProjector(api, keys_place, self._recorder.warn_of_keys)
         self._router = EventRouter(self._queue.add, self._claims, self._scope, self._projector.note)
         self._is_caught_up = False
 

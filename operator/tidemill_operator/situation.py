@@ -59,6 +59,7 @@ class Situation:
 
     `write_failure`: what the API server has failed at for a while, which keeps no client from an answer.
     `scaling_conditions`: the autoscaler's own, which take the place of those of the same type.
+    `keys_problem`: why nobody is let in; `route_problem`: reason and message of a Gateway that leads nowhere.
     `activation_failure`: why the last attempt to wake the service from zero came to nothing.
     """
 
@@ -81,6 +82,8 @@ class Situation:
     failure: Failure | None = None
     num_gateways: int = 0
     lost_claims: tuple[LostClaim, ...] = ()
+    keys_problem: str = ""
+    route_problem: tuple[str, str] | None = None
     scaling: ScalingPolicy | None = None
     has_newer_template: bool = False
     scaling_conditions: tuple[Condition, ...] = ()

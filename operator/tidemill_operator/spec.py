@@ -16,6 +16,7 @@ from tidemill_operator.autoscaling.policy import ScalingPolicy
 from tidemill_operator.engine_spec import EngineSpec, ModelSpec, parse_engine, parse_model
 from tidemill_operator.errors import InvalidSpec
 from tidemill_operator.fields import NO_REPLICA, ONE_REPLICA, Portion, parse_portion, whole_seconds
+from tidemill_operator.routing_spec import IngressSpec, RouteSpec, hosts_of, parse_ingress, parse_route
 from tidemill_operator.scaling_spec import MODE_AUTO, parse_scaling
 from tidemill_operator.template_spec import checked_template
 
@@ -25,8 +26,9 @@ __all__ = [
     "ModelSpec",
     "Portion",
     "RolloutSpec",
+    "RouteSpec",
     "ServiceSpec",
-    "ingress_host_of",
+    "hosts_of",
     "parse",
     "revision_of",
     "served_names_of",
@@ -37,16 +39,7 @@ DEFAULT_DRAIN_TIMEOUT: Final = "5m"
 Raw = Mapping[str, Any]
 
 # A field that is absent must not count, so that a new one changes no existing revision.
-_REACHES_PODS: Final = ("model", "engine", "resources", "drain", "template")
-
-
-@dataclass(frozen=True, kw_only=True)
-class IngressSpec:
-    """How the service is reached from outside."""
-
-    host: str
-    class_name: str | None = None
-    tls_secret_name: str | None = None
+_REACHES_PODS: Final = ("model", "engine", "parallelism", "resources", "drain", "template")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,11 +71,13 @@ class ServiceSpec:
     model: ModelSpec
     revision: str
     engine: EngineSpec = field(default_factory=EngineSpec)
+    tensor_parallel_size: int | None = None
     resources: Raw = field(default_factory=dict)
     template: Raw = field(default_factory=dict)
     replicas: int | None = None
     scaling: ScalingPolicy | None = None
     ingress: IngressSpec | None = None
+    route: RouteSpec | None = None
     rollout: RolloutSpec = field(default_factory=RolloutSpec)
     drain_timeout_seconds: int = 300
     disruption_max_unavailable: Portion = ONE_REPLICA
@@ -104,11 +99,13 @@ def parse(service: Raw) -> ServiceSpec:
         model=parse_model(raw.get("model") or {}, name),
         revision=revision_of(service),
         engine=parse_engine(raw.get("engine") or {}),
+        tensor_parallel_size=(raw.get("parallelism") or {}).get("tensor"),
         resources=raw.get("resources") or {},
         template=checked_template(raw.get("template") or {}),
         replicas=raw.get("replicas"),
         scaling=parse_scaling(raw.get("scaling")),
-        ingress=_parse_ingress((raw.get("routing") or {}).get("ingress")),
+        ingress=parse_ingress(raw.get("routing") or {}),
+        route=parse_route(raw.get("routing") or {}),
         rollout=_parse_rollout(raw.get("rollout") or {}),
         drain_timeout_seconds=whole_seconds(
             "spec.drain.timeout", (raw.get("drain") or {}).get("timeout", DEFAULT_DRAIN_TIMEOUT)
@@ -138,23 +135,6 @@ def served_names_of(service: Raw) -> tuple[str, ...]:
     """Give the model names that a service claims, even when the rest of its spec is invalid."""
     served = ((service.get("spec") or {}).get("model") or {}).get("servedNames")
     return tuple(served) if served else (service["metadata"]["name"],)
-
-
-def ingress_host_of(service: Raw) -> str | None:
-    """Give the host that a service claims, even when the rest of its spec is invalid."""
-    routing = (service.get("spec") or {}).get("routing") or {}
-    host: str | None = (routing.get("ingress") or {}).get("host")
-    return host
-
-
-def _parse_ingress(raw: Raw | None) -> IngressSpec | None:
-    if raw is None:
-        return None
-    host = raw.get("host")
-    if not isinstance(host, str) or not host:
-        raise InvalidSpec("spec.routing.ingress.host", "is required, for example chat.example.com")
-    tls_secret_name = (raw.get("tls") or {}).get("secretName")
-    return IngressSpec(host=host, class_name=raw.get("className"), tls_secret_name=tls_secret_name)
 
 
 def _parse_rollout(raw: Raw) -> RolloutSpec:

@@ -8,7 +8,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from tidemill_operator import names
-from tidemill_operator.observed import ChildView, DeploymentView, GatewayView, PodView, Termination
+from tidemill_operator.observed import (
+    ChildView,
+    DeploymentView,
+    GatewayView,
+    PodView,
+    RouteView,
+    Termination,
+)
 
 Raw = Mapping[str, Any]
 
@@ -109,6 +116,39 @@ def gateway_view(obj: Raw) -> GatewayView | None:
     if not is_ready or obj["metadata"].get("deletionTimestamp") or not status.get("podIP"):
         return None
     return GatewayView(name=obj["metadata"]["name"], ip=status["podIP"], node=obj["spec"].get("nodeName"))
+
+
+def route_view(obj: Raw) -> RouteView:
+    """Reduce an HTTPRoute to what its Gateways say of it, in their words."""
+    parents = (obj.get("status") or _EMPTY).get("parents") or ()
+    generation = obj["metadata"].get("generation")
+    for wanted in obj["spec"].get("parentRefs") or ():
+        answers = [p for p in parents if _is_same_parent(p.get("parentRef") or _EMPTY, wanted)]
+        problem = _route_problem(answers, generation)
+        if problem:
+            return RouteView(problem=f"Gateway {wanted['name']} {problem}")
+    return RouteView()
+
+
+def _is_same_parent(answered: Raw, wanted: Raw) -> bool:
+    return all(answered.get(key) == wanted.get(key) for key in ("name", "sectionName")) and (
+        wanted.get("namespace") in {None, answered.get("namespace")}
+    )
+
+
+def _route_problem(answers: Iterable[Raw], generation: int | None) -> str:
+    """Say what a Gateway's controllers have against a route; empty when one has taken it as it is."""
+    problem = "has not answered for the route; is its controller running?"
+    for answer in answers:
+        accepted, resolved = (_condition(answer, kind) for kind in ("Accepted", "ResolvedRefs"))
+        if accepted.get("observedGeneration") != generation:
+            continue
+        refused = next((c for c in (accepted, resolved) if c.get("status") == "False"), None)
+        if refused is None and accepted.get("status") == "True":
+            return ""
+        if refused is not None:
+            problem = f"refuses the route: {refused.get('reason', '')}: {refused.get('message', '')}"
+    return problem
 
 
 def revision_of(obj: Raw) -> str:

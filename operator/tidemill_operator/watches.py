@@ -39,7 +39,10 @@ WATCHED_CHILDREN: Final = (
     "NetworkPolicy",
     "PodDisruptionBudget",
     "PersistentVolumeClaim",
+    "HTTPRoute",
 )
+# Kinds of the Gateway API, which a cluster need not have.
+OPTIONAL_CHILDREN: Final = frozenset({"HTTPRoute"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +64,13 @@ class Scope:
             kind="Pod", shelf=GATEWAYS, selector=self.gateway_selector, namespace=self.operator_namespace
         )
         children = (
-            Source(kind=kind, shelf=kind, selector=names.LABEL_SERVICE, namespace=namespace)
+            Source(
+                kind=kind,
+                shelf=kind,
+                selector=names.LABEL_SERVICE,
+                namespace=namespace,
+                is_optional=kind in OPTIONAL_CHILDREN,
+            )
             for namespace in within
             for kind in WATCHED_CHILDREN
         )

@@ -141,6 +141,6 @@ def test_go_keeps_its_caches_in_our_folder_unless_told_otherwise(
     monkeypatch.setenv("TIDEMILL_CACHE", str(tmp_path))
     monkeypatch.delenv("GOCACHE", raising=False)
     monkeypatch.setenv("GOMODCACHE", "/elsewhere")
-    environment = binaries._go_environment()
+    environment = binaries.go_environment()
     assert environment["GOCACHE"] == str(tmp_path / "go" / "build")
     assert environment["GOMODCACHE"] == "/elsewhere"

@@ -85,6 +85,11 @@ def test_the_ingress_host_is_a_host_of_the_service() -> None:
     assert parsed_service().hosts == ()
 
 
+def test_the_host_names_of_a_route_are_hosts_of_the_service() -> None:
+    routing = {"parentRefs": [{"name": "public"}], "hostnames": ["A.example.com", "b.example.com"]}
+    assert parsed_service(routing=routing).hosts == ("a.example.com", "b.example.com")
+
+
 def test_the_port_is_the_one_that_the_engine_container_calls_http() -> None:
     assert parsed_pod(port=9000).port == 9000
     raw = make_pod()

@@ -145,6 +145,24 @@ TABLE: dict[str, tuple[Situation, dict[str, tuple[bool, str] | None]]] = {
         situation(lost_claims=(LostClaim(what="chat.example.com", owner="prod/older", is_host=True),)),
         {"Ready": (True, "ReplicasReady"), "RouteReady": (False, "HostConflict")},
     ),
+    "the Secret with the API keys is missing": (
+        situation(keys_problem="the Secret team-keys does not exist"),
+        {"Ready": (False, "APIKeysMissing"), "RouteReady": (False, "APIKeysMissing")},
+    ),
+    "the Secret with the API keys is missing at zero": (
+        situation(
+            desired=0,
+            num_pods=0,
+            scaling=ScalingPolicy(min_replicas=0, max_replicas=2, scale_to_zero=ScaleToZero()),
+            keys_problem="the Secret team-keys does not exist",
+            **NOTHING_READY,
+        ),
+        {"Ready": (False, "APIKeysMissing"), "Available": (False, "ScaledToZero")},
+    ),
+    "a Gateway refuses the route": (
+        situation(route_problem=("RouteNotAccepted", "Gateway public refuses the route")),
+        {"Ready": (True, "ReplicasReady"), "RouteReady": (False, "RouteNotAccepted")},
+    ),
     "the service is suspended and its last pods leave": (
         situation(is_suspended=True, desired=0, num_ready=1),
         {

@@ -187,6 +187,24 @@ REFUSED: dict[str, tuple[Object, str]] = {
         make({"routing": {"ingress": {"host": "https://chat.example.com"}}}),
         "without scheme, port or path",
     ),
+    "an ingress and a route": (
+        make({"routing": {"ingress": {"host": "a.example.com"}, "parentRefs": [{"name": "public"}]}}),
+        "give either spec.routing.ingress or spec.routing.parentRefs",
+    ),
+    "host names without a route": (
+        make({"routing": {"hostnames": ["a.example.com"]}}),
+        "so they need spec.routing.parentRefs",
+    ),
+    "a host name of a route that is a URL": (
+        make({"routing": {"parentRefs": [{"name": "public"}], "hostnames": ["https://a.example.com"]}}),
+        "without scheme, port or path",
+    ),
+    "a route to no Gateway": (make({"routing": {"parentRefs": []}}), "should have at least 1 items"),
+    "fewer GPUs than parts of the model": (
+        make({"parallelism": {"tensor": 4}, "resources": {"limits": {"nvidia.com/gpu": "2"}}}),
+        "as many GPUs as spec.parallelism.tensor says",
+    ),
+    "a model in no parts": (make({"parallelism": {"tensor": 0}}), "greater than or equal to 1"),
     "a rollout that can never move": (make({"rollout": {"maxSurge": 0}}), "must not both be zero"),
     "a rollout that can never move, in percent": (
         make({"rollout": {"maxSurge": "0%", "maxUnavailable": 0}}),
@@ -273,6 +291,18 @@ TAKEN = {
             targets={"kvCacheUtilizationPercent": 80, "queueLengthPerReplica": 5},
             slo={"timeToFirstToken": "2s", "interTokenLatency": "100ms", "percentile": 95},
         )
+    ),
+    "a model in four parts": make(
+        {"parallelism": {"tensor": 4}, "resources": {"limits": {"nvidia.com/gpu": 4, "memory": "9Gi"}}}
+    ),
+    "a model in two parts without GPUs": make({"parallelism": {"tensor": 2}}),
+    "a route of the Gateway API": make(
+        {
+            "routing": {
+                "parentRefs": [{"name": "public", "namespace": "web", "sectionName": "https"}],
+                "hostnames": ["chat.example.com"],
+            }
+        }
     ),
     "a rollout in place": make({"rollout": {"maxSurge": 0, "maxUnavailable": 1}}),
 }

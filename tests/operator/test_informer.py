@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -67,13 +68,13 @@ class FakeApi:
 class Followed:
     """An informer that runs, what it keeps and what it told."""
 
-    def __init__(self) -> None:
+    def __init__(self, source: Source = SOURCE) -> None:
         self.api = FakeApi()
         self.api.lists = [([make_pod("a", 3)], "5")]
         self.cache = Cache()
         self.clock = FakeClock()
         self.told: list[str] = []
-        self.informer = Informer(cast("Api", self.api), SOURCE, self.cache, self._tell, self.clock)
+        self.informer = Informer(cast("Api", self.api), source, self.cache, self._tell, self.clock)
 
     def _tell(self, shelf: str, obj: Object) -> None:
         self.told.append(obj["metadata"]["name"])
@@ -166,6 +167,25 @@ async def test_a_list_that_fails_is_tried_again_and_nothing_counts_as_known(foll
         assert not followed.informer.synced.is_set()
         await followed.clock.advance(1)
         assert followed.informer.synced.is_set()
+
+
+async def test_a_kind_that_the_api_server_may_not_know_holds_nothing_up_and_may_come_later() -> None:
+    followed = Followed(replace(SOURCE, is_optional=True))
+    followed.api.lists = [failed(404), failed(404), ([make_pod("a", 3)], "5")]
+    followed.api.watches = [[failed(404)]]
+    async with followed.running():
+        assert followed.informer.synced.is_set()
+        assert not followed.cache.is_known("Pod")
+        await followed.clock.advance(14)
+        assert followed.api.asked == ["list"]
+        await followed.clock.advance(16)
+        assert followed.told == ["a"]
+        assert followed.api.asked == ["list", "list", "list", "watch from 5"]
+        assert not followed.cache.is_known("Pod"), "the definition has just gone, and all objects with it"
+        assert followed.names == []
+        followed.api.lists.append(([], "9"))
+        await followed.clock.advance(15)
+        assert followed.cache.is_known("Pod")
 
 
 async def test_an_event_that_makes_no_sense_is_cured_by_a_new_list(followed: Followed) -> None:

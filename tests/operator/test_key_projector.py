@@ -40,6 +40,7 @@ class FakeCluster:
         self.objects: dict[Place, Object] = {}
         self.writes: list[Object] = []
         self.told: list[str] = []
+        self.asked: list[Key] = []
         self.failing: set[str] = set()
         self.put(names.KIND, "chat", service())
         self.put("Secret", "chat-admin-token", {"data": encoded(token="admin")})
@@ -71,7 +72,7 @@ class FakeCluster:
         self.told.append(message)
 
     def projector(self) -> KeyProjector:
-        made = KeyProjector(self, HOME, self.tell)
+        made = KeyProjector(self, HOME, self.tell, self.asked.append)
         made.note(CHAT, self.objects.get(Place(kind=names.KIND, namespace="team-a", name="chat")))
         return made
 
@@ -129,19 +130,37 @@ async def test_without_its_secret_a_service_lets_nobody_in_and_says_so() -> None
     assert "does not exist" in cluster.told[0]
 
 
+async def test_status_hears_once_that_nobody_is_let_in_and_once_that_somebody_is() -> None:
+    cluster = FakeCluster()
+    cluster.objects[HOME] = {}
+    projector = cluster.projector()
+    await projector.project_all()
+    assert (projector.problem_of(CHAT), cluster.asked) == ("", [])
+    cluster.put("Secret", "chat-keys", {"data": {}})
+    for _ in range(2):
+        await projector.project_all()
+    assert "holds no keys: nobody is let in" in projector.problem_of(CHAT)
+    cluster.drop("Secret", "chat-keys")
+    await projector.project_all()
+    assert "does not exist" in projector.problem_of(CHAT)
+    cluster.put("Secret", "chat-keys", {"data": encoded(red="key-1", blue="")})
+    await projector.project_all()
+    assert (projector.problem_of(CHAT), cluster.asked) == ("", [CHAT] * 3)
+
+
 async def test_an_entry_goes_with_its_service_or_when_it_wants_no_keys_any_more() -> None:
     for after in (None, service(secret=None)):
         cluster = await projected()
         cluster.drop(names.KIND, "chat")
         if after is not None:
             cluster.put(names.KIND, "chat", after)
-        await KeyProjector(cluster, HOME, cluster.tell).project_all()
+        await KeyProjector(cluster, HOME, cluster.tell, cluster.asked.append).project_all()
         assert cluster.ring() is None
 
 
 async def test_an_operator_that_has_just_started_takes_no_entry_away() -> None:
     cluster = await projected()
-    await KeyProjector(cluster, HOME, cluster.tell).project_all()
+    await KeyProjector(cluster, HOME, cluster.tell, cluster.asked.append).project_all()
     assert cluster.ring() is not None
 
 
@@ -150,7 +169,7 @@ async def test_what_can_not_be_read_just_now_stays_as_it_was(failing: str) -> No
     cluster = await projected()
     cluster.failing.add(failing)
     await cluster.projector().project_all()
-    await KeyProjector(cluster, HOME, cluster.tell).project_all()
+    await KeyProjector(cluster, HOME, cluster.tell, cluster.asked.append).project_all()
     assert len(cluster.writes) == 1
 
 

@@ -281,6 +281,36 @@ def test_there_is_no_slice_without_a_gateway() -> None:
     assert manifests.build_endpoint_slice(make_context(), []) is None
 
 
+@pytest.mark.parametrize(
+    ("hostnames", "prefix"),
+    [
+        pytest.param(["chat.example.com"], "/", id="with a host of its own everything below it"),
+        pytest.param(None, "/prod/chat", id="below its path on hosts that it shares"),
+    ],
+)
+def test_a_route_leads_gateways_to_the_service(hostnames: list[str] | None, prefix: str) -> None:
+    parents = [{"name": "public", "namespace": "web", "sectionName": "https"}, {"name": "inner"}]
+    routing = {"parentRefs": parents, **({} if hostnames is None else {"hostnames": hostnames})}
+    built = manifests.build_http_route(make_context({"routing": routing}))
+    assert built is not None
+    kind = {"group": "gateway.networking.k8s.io", "kind": "Gateway"}
+    assert built["spec"]["parentRefs"] == [{**kind, **parent} for parent in parents]
+    assert built["spec"].get("hostnames") == hostnames
+    (rule,) = built["spec"]["rules"]
+    assert rule["matches"] == [{"path": {"type": "PathPrefix", "value": prefix}}]
+    assert rule["backendRefs"] == [{"name": "chat", "port": 80}]
+    assert manifests.build_http_route(make_context()) is None
+
+
+def test_a_model_over_several_gpus_is_one_process_for_each() -> None:
+    limits = {"limits": {"nvidia.com/gpu": 4}}
+    args = engine({"parallelism": {"tensor": 4}, "resources": limits})["args"]
+    assert args[args.index("--tensor-parallel-size") + 1] == "4"
+    (memory,) = (v for v in pod_spec({"resources": limits})["volumes"] if v["name"] == "shm")
+    assert memory["emptyDir"] == {"medium": "Memory", "sizeLimit": "4Gi"}
+    assert "--tensor-parallel-size" not in engine()["args"]
+
+
 def test_there_is_no_ingress_unless_asked_for() -> None:
     assert manifests.build_ingress(make_context()) is None
 

@@ -49,6 +49,11 @@ def test_gives_defaults_to_what_is_absent() -> None:
         ({"replicas": None, "scaling": {"minReplicas": 3, "maxReplicas": 2}}, "spec.scaling.minReplicas"),
         ({"replicas": None, "scaling": {}}, "spec.scaling.maxReplicas"),
         ({"routing": {"ingress": {}}}, "spec.routing.ingress.host"),
+        ({"routing": {"hostnames": ["a.example.com"]}}, "spec.routing.hostnames"),
+        (
+            {"routing": {"ingress": {"host": "a.example.com"}, "parentRefs": [{"name": "public"}]}},
+            "spec.routing.parentRefs",
+        ),
         ({"rollout": {"maxSurge": "a lot"}}, "spec.rollout.maxSurge"),
         ({"rollout": {"maxSurge": 0}}, "spec.rollout"),
         ({"drain": {"timeout": "soon"}}, "spec.drain.timeout"),

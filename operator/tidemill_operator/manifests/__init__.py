@@ -11,6 +11,7 @@ from tidemill_operator.manifests.controller_revision import build_controller_rev
 from tidemill_operator.manifests.deployment import build_deployment
 from tidemill_operator.manifests.disruption_budget import build_disruption_budget
 from tidemill_operator.manifests.endpoint_slice import build_endpoint_slice
+from tidemill_operator.manifests.http_route import build_http_route
 from tidemill_operator.manifests.ingress import build_ingress
 from tidemill_operator.manifests.network_policy import build_network_policy
 from tidemill_operator.manifests.pod_template import build_pod_template
@@ -28,6 +29,7 @@ __all__ = [
     "build_deployment",
     "build_disruption_budget",
     "build_endpoint_slice",
+    "build_http_route",
     "build_ingress",
     "build_network_policy",
     "build_pod_template",

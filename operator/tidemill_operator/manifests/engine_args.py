@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tidemill_operator import names
-from tidemill_operator.engine_spec import EngineSpec, Watermarks
+from tidemill_operator.engine_spec import Watermarks
 from tidemill_operator.spec import ServiceSpec
 
 TERMINATION_LOG: Final = "/dev/termination-log"
@@ -37,15 +37,16 @@ def engine_args(spec: ServiceSpec, engine_uri: str) -> list[str]:
         "--termination-log",
         TERMINATION_LOG,
     ]
-    for flag, value in _optional(spec.engine).items():
+    for flag, value in _optional(spec).items():
         if value is not None:
             args += [flag, str(value)]
     return [*args, *spec.engine.args]
 
 
-def _optional(engine: EngineSpec) -> Mapping[str, str | int | None]:
-    cache = engine.kv_cache
+def _optional(spec: ServiceSpec) -> Mapping[str, str | int | None]:
+    engine, cache = spec.engine, spec.engine.kv_cache
     return {
+        "--tensor-parallel-size": spec.tensor_parallel_size,
         "--dtype": engine.dtype,
         "--quantization": engine.quantization,
         "--max-model-len": engine.max_model_len,

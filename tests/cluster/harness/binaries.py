@@ -124,14 +124,14 @@ def _ensure(tool: Tool) -> Path:
         output = partial / tool.programs[0] if tool.packages == (".",) else f"{partial}/"
         command = (go, "build", "-trimpath", "-ldflags", " ".join(flags), "-o", output, *tool.packages)
         # cgo follows the toolchain's default for Kubernetes; the pause program must be static.
-        env = _go_environment() | ({"CGO_ENABLED": "0"} if tool is PAUSE else {})
+        env = go_environment() | ({"CGO_ENABLED": "0"} if tool is PAUSE else {})
         with step(f"building {tool.name} {tool.version()} (once; cached in {target})"):
             run(*command, cwd=tool.folder, env=env)
         partial.rename(target)
     return target
 
 
-def _go_environment() -> dict[str, str]:
+def go_environment() -> dict[str, str]:
     """Keep Go's own caches in our folder, writable, so that removing the folder removes everything."""
     return {
         "GOFLAGS": "-buildvcs=false -modcacherw",
