@@ -39,19 +39,19 @@ class FakeEngines:
         self.calls: list[tuple[str, str]] = []
         self.dead: set[str] = set()
 
-    async def read(self, pods: Sequence[PodView], token: str) -> dict[str, EngineLoad | None]:
-        assert token
+    async def read(self, pods: Sequence[PodView], tokens: Sequence[str]) -> dict[str, EngineLoad | None]:
+        assert tokens
         for pod in pods:
             if pod.is_draining:
-                await self.drain(pod.ip, token)
+                await self.drain(pod.ip, tokens)
         return {pod.uid: self._load(pod.ip) for pod in pods}
 
-    async def drain(self, ip: str, token: str) -> bool:
+    async def drain(self, ip: str, tokens: Sequence[str]) -> bool:
         self.calls.append(("drain", ip))
         self.draining.add(ip)
         return ip not in self.dead
 
-    async def take_back(self, ip: str, token: str) -> bool:
+    async def take_back(self, ip: str, tokens: Sequence[str]) -> bool:
         self.calls.append(("take back", ip))
         self.draining.discard(ip)
         return ip not in self.dead

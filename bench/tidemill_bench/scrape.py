@@ -110,7 +110,7 @@ async def _read_rounds(options: ScrapeOptions, port: int) -> ScrapeCost:
     scraper = Scraper(ports=(port, port, port))
     targets = [
         EngineTarget(
-            uid=f"uid-{n}", name=f"engine-{n}", ip=f"127.0.{1 + n // 250}.{1 + n % 250}", token="t" * 43
+            uid=f"uid-{n}", name=f"engine-{n}", ip=f"127.0.{1 + n // 250}.{1 + n % 250}", tokens=("t" * 43,)
         )
         for n in range(options.endpoints)
     ]

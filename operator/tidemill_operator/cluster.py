@@ -59,11 +59,15 @@ _NOT_LOOKED_UP: Final = frozenset({"Deployment", "ControllerRevision", "Secret"}
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What was read, at which version each object was, and the token of the engines' admin port."""
+    """What was read, at which version each object was, and the tokens of the engines' admin port.
+
+    `admin_tokens`: the one of now, and after it the one before, which engines ask for until the kubelet has
+    brought them the new one; a process that has not seen that one does not know it.
+    """
 
     observed: Observed
     versions: Mapping[ObjectKey, str]
-    admin_token: str = field(default="", repr=False)
+    admin_tokens: tuple[str, ...] = field(default=(), repr=False)
 
 
 class Cluster:
@@ -74,6 +78,7 @@ class Cluster:
         self._cache = cache
         self._written: dict[Key, dict[ObjectKey, tuple[str, str]]] = {}
         self._secrets: dict[Key, Object] = {}
+        self._former_tokens: dict[Key, str] = {}
 
     async def read_service(self, key: Key) -> Object | None:
         """Read the InferenceService itself; None when it is gone."""
@@ -83,6 +88,7 @@ class Cluster:
         """Drop what was remembered about a service that is gone."""
         self._written.pop(key, None)
         self._secrets.pop(key, None)
+        self._former_tokens.pop(key, None)
 
     @property
     def secrets(self) -> Mapping[Key, Object]:
@@ -90,8 +96,10 @@ class Cluster:
         return self._secrets
 
     def forget_secret(self, key: Key) -> None:
-        """Look at a service's Secret again in its next run."""
-        self._secrets.pop(key, None)
+        """Look at a service's Secret again in its next run, and keep the token that it had."""
+        gone = self._secrets.pop(key, None)
+        if gone is not None:
+            self._former_tokens[key] = _token_in(gone)
 
     async def observe(self, service: Object) -> Reading:
         """Give everything around a service as the watches have shown it; only what it owns counts."""
@@ -127,7 +135,7 @@ class Cluster:
                 gateways=tuple(v for p in gateways if (v := views.gateway_view(p)) is not None),
             ),
             versions=_versions((*own_deployments, *found)),
-            admin_token=_admin_token(found, uid),
+            admin_tokens=self._admin_tokens(Key(namespace, name), secret, uid),
         )
 
     async def look_up(
@@ -188,6 +196,11 @@ class Cluster:
         except ApiError as error:
             if not error.is_not_found:
                 raise
+
+    def _admin_tokens(self, key: Key, secret: Object | None, uid: str) -> tuple[str, ...]:
+        """Give the token in the service's own Secret, where there is one, then the former one."""
+        own = None if secret is None or not views.is_controlled_by(secret, uid) else _token_in(secret)
+        return tuple(token for token in (own, self._former_tokens.get(key)) if token)
 
     async def _secret(self, service: Object) -> Object | None:
         """Give the admin Secret, read until it is the service's own and then remembered."""
@@ -262,13 +275,9 @@ def _versions(objects: Iterable[Mapping[str, Any]]) -> dict[ObjectKey, str]:
     return {(obj["kind"], obj["metadata"]["name"]): obj["metadata"]["resourceVersion"] for obj in objects}
 
 
-def _admin_token(found: Iterable[Object], uid: str) -> str:
-    """Give the token in the service's own Secret; empty while there is none."""
-    for obj in found:
-        if obj["kind"] == "Secret" and views.is_controlled_by(obj, uid):
-            encoded = (obj.get("data") or {}).get(names.ADMIN_TOKEN_KEY, "")
-            return b64decode(encoded).decode(errors="replace").strip()
-    return ""
+def _token_in(secret: Object) -> str:
+    encoded = (secret.get("data") or {}).get(names.ADMIN_TOKEN_KEY, "")
+    return b64decode(encoded).decode(errors="replace").strip()
 
 
 def _as_seen(manifest: Manifest, lowered: frozenset[str], versions: Mapping[ObjectKey, str]) -> Manifest:

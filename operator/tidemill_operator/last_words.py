@@ -36,17 +36,18 @@ class LastWords:
         self._untold: dict[Key, list[CutStreams]] = defaultdict(list)
         self._noted: OrderedDict[str, None] = OrderedDict()
 
-    def note(self, pod: Mapping[str, Any]) -> None:
-        """Take in a pod as a watch shows it; the same one counts once."""
+    def note(self, pod: Mapping[str, Any]) -> Key | None:
+        """Take in a pod as a watch shows it, each once; give the service that has news."""
         cut = cut_streams(pod)
         metadata = pod["metadata"]
         if cut is None or metadata["uid"] in self._noted:
-            return
+            return None
         self._noted[metadata["uid"]] = None
         while len(self._noted) > MAX_REMEMBERED:
             self._noted.popitem(last=False)
-        service = (metadata.get("labels") or {}).get(names.LABEL_SERVICE, "")
-        self._untold[Key(metadata["namespace"], service)].append(cut)
+        key = Key(metadata["namespace"], (metadata.get("labels") or {}).get(names.LABEL_SERVICE, ""))
+        self._untold[key].append(cut)
+        return key
 
     def take(self, key: Key) -> tuple[CutStreams, ...]:
         """Give what was not told yet about a service, once."""

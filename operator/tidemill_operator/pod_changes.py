@@ -27,20 +27,22 @@ class PodChanger:
         self._cluster = cluster
         self._engines = engines
 
-    async def read(self, pods: Sequence[PodView], token: str) -> dict[str, EngineLoad | None]:
+    async def read(self, pods: Sequence[PodView], tokens: tuple[str, ...]) -> dict[str, EngineLoad | None]:
         """Ask pods' engines for their load, by UID."""
-        return await self._engines.read(pods, token)
+        return await self._engines.read(pods, tokens)
 
-    async def read_progress(self, pods: Sequence[PodView], token: str) -> dict[str, ModelProgress | None]:
+    async def read_progress(
+        self, pods: Sequence[PodView], tokens: tuple[str, ...]
+    ) -> dict[str, ModelProgress | None]:
         """Ask pods how far their model is, by UID."""
-        return await self._engines.read_progress(pods, token)
+        return await self._engines.read_progress(pods, tokens)
 
-    async def carry_out(self, namespace: str, changes: Iterable[PodChange], token: str) -> bool:
+    async def carry_out(self, namespace: str, changes: Iterable[PodChange], tokens: tuple[str, ...]) -> bool:
         """Make all changes at once; say whether all are made. A pod that is gone or replaced needs none."""
-        return all(await asyncio.gather(*(self._change(namespace, change, token) for change in changes)))
+        return all(await asyncio.gather(*(self._change(namespace, change, tokens) for change in changes)))
 
-    async def _change(self, namespace: str, change: PodChange, token: str) -> bool:
-        if change.call is EngineCall.TAKE_BACK and not await self._engines.take_back(change.ip, token):
+    async def _change(self, namespace: str, change: PodChange, tokens: tuple[str, ...]) -> bool:
+        if change.call is EngineCall.TAKE_BACK and not await self._engines.take_back(change.ip, tokens):
             logger.warning("pod %s/%s stays out of routing: its engine drains on", namespace, change.pod)
             return False
         place = Place(kind="Pod", namespace=namespace, name=change.pod)
@@ -52,7 +54,7 @@ class PodChanger:
                 return True
             raise
         if change.call is EngineCall.DRAIN:
-            await self._engines.drain(change.ip, token)
+            await self._engines.drain(change.ip, tokens)
         return True
 
 

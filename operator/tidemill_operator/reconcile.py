@@ -26,7 +26,7 @@ from tidemill_operator.observed import Observed, Refusal
 from tidemill_operator.plan import Plan, make_plan
 from tidemill_operator.pod_changes import PodChanger
 from tidemill_operator.queue import Again, Outcome
-from tidemill_operator.recorder import Recorder
+from tidemill_operator.recorder import Recorder, identity_of_gone
 from tidemill_operator.scaling_view import ScalingView
 
 logger = logging.getLogger(__name__)
@@ -96,6 +96,7 @@ class Reconciler:
         """Bring one service closer to its spec; raise what should be tried again later."""
         service = await self.cluster.read_service(key)
         if service is None:
+            await self._tell_cuts(key, identity_of_gone(key))
             self.cluster.forget(key)
             self.scaling.forget(key)
             self.server_faults.pop(key, None)
@@ -104,6 +105,7 @@ class Reconciler:
         uid = service["metadata"]["uid"]
         if service["metadata"].get("deletionTimestamp"):
             self.on_leaving(key, uid)
+            await self._tell_cuts(key, service)
             return Outcome.DONE
         reading = await self.cluster.observe(service)
         observed = replace(
@@ -120,7 +122,7 @@ class Reconciler:
         try:
             await self.cluster.check(plan)
             reason = "WriteRefused"
-            is_complete = await self.pods.carry_out(key.namespace, plan.pods, reading.admin_token)
+            is_complete = await self.pods.carry_out(key.namespace, plan.pods, reading.admin_tokens)
             await self.cluster.execute(key, plan, reading.versions)
         except ApiError as error:
             if error.is_conflict and plan.lowered:
@@ -137,8 +139,7 @@ class Reconciler:
             raise
         self.server_faults.pop(key, None)
         await self._tell(service, plan)
-        for cut in self.cuts_of(key):
-            await self.recorder.record(service, cut_event(cut))
+        await self._tell_cuts(key, service)
         if plan.obstacle is not None:
             raise ObstacleError(plan.obstacle.message)
         again_seconds = plan.again_seconds if is_complete else AFTER_SILENCE_SECONDS
@@ -161,17 +162,22 @@ class Reconciler:
             observed = replace(observed, children=(*observed.children, *found))
             plan = self._plan(service, observed, scaling)
         if plan.asks_progress:
-            progress = await self.pods.read_progress(plan.asks_progress, reading.admin_token)
+            progress = await self.pods.read_progress(plan.asks_progress, reading.admin_tokens)
             observed = replace(observed, progress=progress)
             plan = self._plan(service, observed, scaling)
         if plan.asks:
-            observed = replace(observed, loads=await self.pods.read(plan.asks, reading.admin_token))
+            observed = replace(observed, loads=await self.pods.read(plan.asks, reading.admin_tokens))
             plan = self._plan(service, observed, scaling)
         return observed, plan
 
     def _plan(self, service: Object, observed: Observed, scaling: ScalingView | None) -> Plan:
         now = self.now().strftime("%Y-%m-%dT%H:%M:%SZ")
         return make_plan(service, observed, self.engine_image, now, scaling, self.settings)
+
+    async def _tell_cuts(self, key: Key, service: Object) -> None:
+        """Tell of streams that were cut with replicas that someone else has sent away."""
+        for cut in self.cuts_of(key):
+            await self.recorder.record(service, cut_event(cut))
 
     async def _tell(self, service: Object, plan: Plan) -> None:
         """Write status when it says something new, then the events."""

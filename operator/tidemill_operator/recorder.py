@@ -15,6 +15,7 @@ from tidemill_operator import metrics, names
 from tidemill_operator.actions import Event
 from tidemill_operator.api import Api, Object, Place
 from tidemill_operator.errors import ApiError
+from tidemill_operator.keys import Key
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +95,11 @@ class Recorder:
             "lastTimestamp": now,
             "count": 1,
         }
+
+
+def identity_of_gone(key: Key) -> Object:
+    """Stand in for a service that is not there any more, while its replicas still end."""
+    return {"metadata": {"namespace": key.namespace, "name": key.name, "uid": "", "resourceVersion": ""}}
 
 
 def _name_of(metadata: Object, event: Event) -> str:

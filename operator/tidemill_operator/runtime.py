@@ -189,7 +189,10 @@ class Operator:
             self._router.on_gateways(self._cache.all(GATEWAYS))
         else:
             if shelf == "Pod":
-                self._last_words.note(obj)
+                # A service that was deleted is not looked at any more, but for this.
+                told_of = self._last_words.note(obj)
+                if told_of is not None:
+                    self._queue.add(told_of)
             self._router.on_child(obj)
 
     def _on_secret(self, key: Key) -> None:

@@ -117,12 +117,32 @@ async def test_a_drain_beyond_its_deadline_cuts_only_what_was_left_and_says_so(
         with pytest.raises(openai.APIError):
             await long
 
-    def said() -> list[str]:
-        events = space.cluster.kubectl.items("events", "-n", space.name)
-        return [event["message"] for event in events if event["reason"] == "DrainTimeout"]
-
-    (message,) = await asyncio.to_thread(wait_until, "the event", said)
+    (message,) = await asyncio.to_thread(wait_until, "the event", lambda: _told_cuts(space))
     assert "1 streams are cut" in message
+
+
+@pytest.mark.parametrize("cascade", ["foreground", "background"])
+async def test_a_deletion_that_cuts_streams_says_how_many(
+    space: Namespace, sim_engine: str, cascade: str
+) -> None:
+    space.apply_sim("hasty", sim_engine, uri="sim://hasty?step_ms=20", drain={"timeout": "2s"})
+    space.wait_ready("hasty")
+    async with space.client(space.host("hasty")) as client:
+        await wait_routed(client)
+        streams = [asyncio.create_task(read_stream(client, "hasty", f"long {n}", 3000)) for n in range(2)]
+        await asyncio.to_thread(wait_until, "two streams", lambda: _is_busy(space), timeout_seconds=30)
+        delete = ("delete", "-n", space.name, "infsvc/hasty", f"--cascade={cascade}", "--wait=false")
+        await asyncio.to_thread(space.cluster.kubectl, *delete)
+        for stream in streams:
+            with pytest.raises(openai.APIError):
+                await stream
+    (message,) = await asyncio.to_thread(wait_until, "the event", lambda: _told_cuts(space))
+    assert "2 streams are cut" in message
+
+
+def _told_cuts(space: Namespace) -> list[str]:
+    events = space.cluster.kubectl.items("events", "-n", space.name)
+    return [event["message"] for event in events if event["reason"] == "DrainTimeout"]
 
 
 def _is_busy(space: Namespace) -> bool:

@@ -56,7 +56,7 @@ class World:
         service = {**make_service(spec or AUTO, name=name, uid=uid), "status": status}
         pods = changes.pop("pods", (scaling_pod(1), scaling_pod(2)))
         observed = make_observed(pods=pods)
-        return self.autoscaler.look(service, Reading(observed=observed, versions={}, admin_token="t"))
+        return self.autoscaler.look(service, Reading(observed=observed, versions={}, admin_tokens=("t",)))
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ async def test_decides_soon_after_the_first_look_and_asks_for_a_reconcile(world:
     await settle()
     assert world.asked == [KEY]
     assert world.look().desired == 3
-    assert {(t.uid, t.token) for t in world.scraper.engines} == {("uid-1", "t"), ("uid-2", "t")}
+    assert {(t.uid, t.tokens) for t in world.scraper.engines} == {("uid-1", ("t",)), ("uid-2", ("t",))}
 
 
 async def test_looks_alone_cause_no_decisions(world: World) -> None:

@@ -24,10 +24,12 @@ class Engine:
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []
         self.status = 200
+        self.token = TOKEN
 
     async def handle(self, request: web.Request) -> web.Response:
-        assert request.headers["Authorization"] == f"Bearer {TOKEN}"
         self.asked.append((request.method, request.path))
+        if request.headers["Authorization"] != f"Bearer {self.token}":
+            return web.json_response({}, status=401)
         phase = "refusing" if request.method == "PUT" else "no"
         return web.json_response({**BUSY, "phase": phase}, status=self.status)
 
@@ -46,7 +48,7 @@ async def test_serving_engines_are_asked_for_their_load_and_draining_ones_to_dra
     serving = make_pod("aaaa", 0, ip="127.0.0.1")
     draining = make_pod("aaaa", 1, ip="127.0.0.1", is_routable=False)
     async with running(engine) as admin:
-        loads = await admin.read([serving, draining], TOKEN)
+        loads = await admin.read([serving, draining], [TOKEN])
     assert sorted(engine.asked) == [("GET", "/load"), ("PUT", "/drain")]
     assert loads == {
         serving.uid: EngineLoad(in_flight_requests=2, in_flight_tokens=50),
@@ -57,16 +59,28 @@ async def test_serving_engines_are_asked_for_their_load_and_draining_ones_to_dra
 async def test_drains_and_takes_back() -> None:
     engine = Engine()
     async with running(engine) as admin:
-        assert await admin.drain("127.0.0.1", TOKEN)
-        assert await admin.take_back("127.0.0.1", TOKEN)
+        assert await admin.drain("127.0.0.1", [TOKEN])
+        assert await admin.take_back("127.0.0.1", [TOKEN])
     assert engine.asked == [("PUT", "/drain"), ("DELETE", "/drain")]
+
+
+async def test_an_engine_that_does_not_know_the_new_token_yet_is_offered_the_one_before() -> None:
+    engine = Engine()
+    async with running(engine) as admin:
+        assert await admin.drain("127.0.0.1", ["new", TOKEN])
+        engine.token = "new"
+        assert await admin.drain("127.0.0.1", ["new", TOKEN])
+        engine.token = "of another service"
+        assert not await admin.drain("127.0.0.1", ["new", TOKEN])
+        assert not await admin.drain("127.0.0.1", [])
+    assert len(engine.asked) == 2 + 1 + 2
 
 
 async def test_a_pod_without_an_address_has_no_engine_that_drains() -> None:
     engine = Engine()
     async with running(engine) as admin:
-        assert await admin.take_back("", TOKEN)
-        assert not await admin.drain("", TOKEN)
+        assert await admin.take_back("", [TOKEN])
+        assert not await admin.drain("", [TOKEN])
     assert engine.asked == []
 
 
@@ -79,8 +93,8 @@ async def test_a_refusal_is_no_answer_and_never_shows_the_token(
     pod = make_pod("aaaa", ip="127.0.0.1")
     with caplog.at_level(logging.DEBUG):
         async with running(engine) as admin:
-            assert await admin.read([pod], TOKEN) == {pod.uid: None}
-            assert not await admin.take_back("127.0.0.1", TOKEN)
+            assert await admin.read([pod], [TOKEN]) == {pod.uid: None}
+            assert not await admin.take_back("127.0.0.1", [TOKEN])
     assert str(status) in caplog.text
     assert TOKEN not in caplog.text
 
@@ -88,7 +102,10 @@ async def test_a_refusal_is_no_answer_and_never_shows_the_token(
 async def test_an_engine_that_cannot_be_reached_or_has_no_address_has_no_load() -> None:
     gone, unborn = make_pod("aaaa", 0, ip="127.0.0.1"), make_pod("aaaa", 1, ip="")
     async with make_session() as session:
-        assert await EngineAdmin(session, 1).read([gone, unborn], TOKEN) == {gone.uid: None, unborn.uid: None}
+        assert await EngineAdmin(session, 1).read([gone, unborn], [TOKEN]) == {
+            gone.uid: None,
+            unborn.uid: None,
+        }
 
 
 async def test_an_answer_that_is_no_object_is_no_answer() -> None:
@@ -100,4 +117,4 @@ async def test_an_answer_that_is_no_object_is_no_answer() -> None:
     pod = make_pod("aaaa", ip="127.0.0.1")
     async with TestServer(app) as server, make_session() as session:
         assert server.port is not None
-        assert await EngineAdmin(session, server.port).read([pod], TOKEN) == {pod.uid: None}
+        assert await EngineAdmin(session, server.port).read([pod], [TOKEN]) == {pod.uid: None}

@@ -33,7 +33,7 @@ def ending(message: object = SAID, **changes: Any) -> dict[str, Any]:
 
 def test_a_replica_that_was_evicted_says_how_many_streams_were_cut() -> None:
     words = LastWords()
-    words.note(ending())
+    assert words.note(ending()) == KEY
     assert words.take(KEY) == (CutStreams(pod="chat-1", num_streams=3),)
 
 
@@ -41,7 +41,7 @@ def test_the_same_end_is_told_once_however_often_it_is_seen() -> None:
     words = LastWords()
     words.note(ending())
     assert len(words.take(KEY)) == 1
-    words.note(ending())
+    assert words.note(ending()) is None
     assert words.take(KEY) == ()
 
 

@@ -13,6 +13,7 @@ from operator_fakes import KEY, FakeApi, Killed, Object, make_reconciler
 from tidemill_operator import names
 from tidemill_operator.errors import ApiError, ObstacleError
 from tidemill_operator.keys import Key
+from tidemill_operator.last_words import CutStreams
 from tidemill_operator.queue import Outcome
 from tidemill_operator.reconcile import Reconciler
 
@@ -223,6 +224,31 @@ async def test_a_service_that_is_being_deleted_is_left_alone() -> None:
     api.store(make_service(deletionTimestamp="2026-11-29T12:00:00Z"))
     assert await make_reconciler(api).run(KEY) is Outcome.DONE
     assert api.num_writes == 0
+
+
+@pytest.mark.parametrize("metadata", [None, {"deletionTimestamp": "2026-11-29T12:00:00Z"}])
+async def test_streams_that_a_deletion_has_cut_are_told_of(metadata: Object | None) -> None:
+    api = FakeApi()
+    if metadata is not None:
+        api.store(make_service(**metadata))
+    cut = (CutStreams(pod="chat-1", num_streams=3),)
+    await replace(make_reconciler(api), cuts_of=lambda _: cut).run(KEY)
+    (event,) = api.events
+    assert (event["reason"], event["involvedObject"]["name"]) == ("DrainTimeout", "chat")
+    assert "3 streams are cut" in event["message"]
+
+
+async def test_the_former_token_is_kept_when_the_secret_is_deleted_and_made_anew(api: FakeApi) -> None:
+    reconciler = make_reconciler(api)
+    await converge(api, reconciler)
+    cluster, service = reconciler.cluster, make_service(HOST)
+    (first,) = (await cluster.observe(service)).admin_tokens
+    api.remove(("Secret", "prod", "chat-admin-token"))
+    cluster.forget_secret(KEY)
+    assert (await cluster.observe(service)).admin_tokens == (first,)
+    await converge(api, reconciler)
+    second, former = (await cluster.observe(service)).admin_tokens
+    assert former == first != second
 
 
 async def test_pods_count_only_through_their_owners(api: FakeApi) -> None:

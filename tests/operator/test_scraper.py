@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from aiohttp import web
@@ -15,7 +15,7 @@ from aiohttp.test_utils import TestServer
 from scaling_builders import DEMAND, LOAD, METRICS
 from tidemill_operator.fleet.scraper import MAX_ANSWER_BYTES, EngineTarget, GatewayTarget, Scraper
 
-TARGET = EngineTarget(uid="uid-1", name="chat-0", ip="127.0.0.1", token="secret")
+TARGET = EngineTarget(uid="uid-1", name="chat-0", ip="127.0.0.1", tokens=("secret",))
 
 
 @dataclass(kw_only=True)
@@ -24,6 +24,7 @@ class FakeHost:
 
     load: web.StreamResponse | str = ""
     load_status: int = 200
+    token: str = "secret"
     metrics: str = METRICS
     demand: str = ""
     hangs: asyncio.Event | None = None
@@ -36,7 +37,8 @@ class FakeHost:
         if request.path == "/load":
             if self.load_status == 302:
                 raise web.HTTPFound("/metrics")
-            return web.Response(text=str(self.load), status=self.load_status)
+            is_known = request.headers.get("Authorization") == f"Bearer {self.token}"
+            return web.Response(text=str(self.load), status=self.load_status if is_known else 401)
         return web.Response(text=self.metrics if request.path == "/metrics" else self.demand)
 
     @property
@@ -74,6 +76,17 @@ async def test_asks_our_engine_with_its_token() -> None:
     assert answer.figures is not None
     assert (answer.figures.num_running, answer.figures.sampled_at) == (3, 50.0)
     assert host.asked == [("/load", "Bearer secret")]
+
+
+async def test_an_engine_that_does_not_know_the_new_token_yet_is_offered_the_one_before() -> None:
+    host = FakeHost(load=json.dumps(LOAD))
+    async with scraping(host) as scraper:
+        answer = await scraper.engine(replace(TARGET, tokens=("new", "secret")))
+        host.token = "of another service"
+        refused = await scraper.engine(replace(TARGET, tokens=("new", "secret")))
+    assert answer.figures is not None
+    assert "401" in refused.missing_reason
+    assert host.asked == [("/load", "Bearer new"), ("/load", "Bearer secret")] * 2
 
 
 @pytest.mark.parametrize("has_admin_port", [True, False])

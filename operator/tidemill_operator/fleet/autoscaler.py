@@ -69,7 +69,7 @@ class Autoscaler:
         if spec.scaling is None:
             self._stop(key)
             return None
-        facts = facts_of(service, spec, spec.scaling, observed, reading.admin_token)
+        facts = facts_of(service, spec, spec.scaling, observed, reading.admin_tokens)
         running = self._running.get(key)
         if running is None or running.keeper.facts.uid != facts.uid:
             self._stop(key)
@@ -160,7 +160,7 @@ class Autoscaler:
         """Ask all engines and gateways of a service at once."""
         facts = keeper.facts
         targets = [
-            EngineTarget(uid=pod.uid, name=pod.name, ip=pod.ip, token=facts.admin_token)
+            EngineTarget(uid=pod.uid, name=pod.name, ip=pod.ip, tokens=facts.admin_tokens)
             for pod in facts.askable_pods
         ]
         engines = asyncio.gather(*(self._scraper.engine(target) for target in targets))

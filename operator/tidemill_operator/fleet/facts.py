@@ -37,7 +37,7 @@ class ServiceFacts:
     current_replicas: int = 0
     activation_request_time: float | None = None
     is_suspended: bool = False
-    admin_token: str = field(default="", repr=False)
+    admin_tokens: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def askable_pods(self) -> tuple[PodView, ...]:
@@ -68,7 +68,7 @@ class KnownDemand:
 
 
 def facts_of(
-    service: Raw, spec: ServiceSpec, policy: ScalingPolicy, observed: Observed, admin_token: str
+    service: Raw, spec: ServiceSpec, policy: ScalingPolicy, observed: Observed, admin_tokens: tuple[str, ...]
 ) -> ServiceFacts:
     """Gather the facts of a service that scales."""
     metadata = service["metadata"]
@@ -84,7 +84,7 @@ def facts_of(
         current_replicas=asked if observed.deployments else held_replicas(policy, status, observed),
         activation_request_time=unix_time(activation.get("requestTime")),
         is_suspended=spec.suspend,
-        admin_token=admin_token,
+        admin_tokens=admin_tokens,
     )
 
 

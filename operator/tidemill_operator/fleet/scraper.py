@@ -6,6 +6,7 @@ connections and the kind of each engine.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -36,12 +37,15 @@ SOURCE_DEMAND: Final = "demand"
 
 @dataclass(frozen=True, kw_only=True)
 class EngineTarget:
-    """One engine pod, known by its UID: another pod at its address is another target."""
+    """One engine pod, known by its UID: another pod at its address is another target.
+
+    `tokens`: of its admin port, the one of now first; who does not know it yet is offered the next.
+    """
 
     uid: str
     name: str
     ip: str
-    token: str = field(default="", repr=False)
+    tokens: tuple[str, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +75,10 @@ class GatewayAnswer:
 
 class _NoSuchDocumentError(MissingFiguresError):
     """The engine does not serve this document at all; it may serve the other."""
+
+
+class _RefusedError(MissingFiguresError):
+    """The engine wants another token."""
 
 
 class Scraper:
@@ -124,9 +132,8 @@ class Scraper:
     async def _figures(self, target: EngineTarget) -> EngineFigures:
         host = _host(target.ip)
         if target.uid not in self._speaks_metrics:
-            url = f"http://{host}:{self._admin_port}/load"
             try:
-                return engine_from_load(await self._get(url, SOURCE_LOAD, target.token), self._now())
+                return engine_from_load(await self._get_load(host, target.tokens), self._now())
             except _NoSuchDocumentError as error:
                 no_load = error
             try:
@@ -137,6 +144,13 @@ class Scraper:
             logger.info("pod %s has no /load and is read by its /metrics", target.name)
             return figures
         return await self._from_metrics(host)
+
+    async def _get_load(self, host: str, tokens: tuple[str, ...]) -> bytes:
+        url = f"http://{host}:{self._admin_port}/load"
+        for token in tokens[:-1]:
+            with contextlib.suppress(_RefusedError):
+                return await self._get(url, SOURCE_LOAD, token)
+        return await self._get(url, SOURCE_LOAD, tokens[-1] if tokens else "")
 
     async def _from_metrics(self, host: str) -> EngineFigures:
         body = await self._get(f"http://{host}:{self._engine_port}/metrics", SOURCE_METRICS)
@@ -178,6 +192,8 @@ class Scraper:
 async def _read(answer: aiohttp.ClientResponse, url: str) -> bytes:
     if answer.status == 404:
         raise _NoSuchDocumentError(f"{url} is not there (404)")
+    if answer.status == 401:
+        raise _RefusedError(f"{url} answered 401")
     if answer.status != 200:
         raise MissingFiguresError(f"{url} answered {answer.status}")
     body = await answer.content.read(MAX_ANSWER_BYTES + 1)
