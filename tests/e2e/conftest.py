@@ -1,14 +1,18 @@
-"""A namespace on the cluster with our chart, per test or per module."""
+"""A namespace on the cluster with our chart, per test or per module; a hub of models in the cluster."""
 
 from __future__ import annotations
 
+import json
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from chart_release import make_namespace
+from conftest import HUB_NAMESPACE
 from e2e_support import Namespace
+from tiny_model import SERVE_HUB, config_map, hub_pod, publish_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,3 +33,28 @@ def module_space(release: TestCluster) -> Iterator[Namespace]:
     make_namespace(release, name)
     yield Namespace(cluster=release, name=name)
     release.kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+def hub_files(release: TestCluster, tmp_path: Path) -> Iterator[dict[str, bytes]]:
+    """Offer a hub in the cluster, where the operator's chart says that it is."""
+    files = publish_model(tmp_path)
+    server = Path(__file__).parents[1] / "model_servers.py"
+    code = {"model_servers.py": server.read_bytes(), "serve_hub.py": SERVE_HUB.encode()}
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "hub"},
+        "spec": {"selector": {"app": "hub"}, "ports": [{"port": 8080}]},
+    }
+    release.kubectl("create", "namespace", HUB_NAMESPACE)
+    for manifest in (
+        config_map("files", files),
+        config_map("stand-in", code),
+        service,
+        hub_pod(release.images["operator"]),
+    ):
+        release.kubectl("create", "-n", HUB_NAMESPACE, "-f", "-", stdin=json.dumps(manifest))
+    release.kubectl("wait", "-n", HUB_NAMESPACE, "--for=condition=Ready", "pod/hub", "--timeout=60s")
+    yield files
+    release.kubectl("delete", "namespace", HUB_NAMESPACE, "--wait=false")

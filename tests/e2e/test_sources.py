@@ -1,162 +1,72 @@
-"""A model that is downloaded inside the cluster and answers, and pods that a person has a say in."""
+"""A model that is downloaded or mounted inside the cluster and answers, and pods a person has a say in."""
 
 from __future__ import annotations
 
-import base64
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 from harness.kubectl import wait_until
-from safetensors.numpy import save_file
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from conftest import HUB_NAMESPACE
-from e2e_support import API_VERSION, Namespace, Object, wait_routed
+from e2e_support import Namespace, Object, wait_routed
+from model_servers import COMMIT
+from tiny_model import (
+    RELEASE,
+    STORAGE_CLASS,
+    TOKEN,
+    WEIGHTS,
+    make_claim,
+    make_volume,
+    publish_model,
+    tiny,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from harness.session import TestCluster
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.cluster
-TOKEN = "hf_only_in_the_secret"
-WEIGHTS = "model.safetensors"
-SERVE_HUB = """
-import pathlib, sys
-sys.path.insert(0, "/stand-in")
-from aiohttp import web
-from model_servers import COMMIT, Fault, HubStandIn
-
-class Hub(HubStandIn):
-    async def answer(self, request):
-        if request.path == "/release":
-            self.released.set()
-            return web.Response()
-        return await super().answer(request)
-
-hub = Hub({path.name: path.read_bytes() for path in pathlib.Path("/files").glob("[!.]*")})
-hub.token = sys.argv[1]
-hub.faults[f"/org/model/resolve/{COMMIT}/model.safetensors"] = [Fault(hangs=True)]
-web.run_app(hub.app(), port=8080)
-"""
-RELEASE = "import urllib.request as r; r.urlopen(r.Request('http://127.0.0.1:8080/release'))"
-
-
-def publish_model(folder: Path) -> dict[str, bytes]:
-    """Write a tiny random model with a tokenizer of bytes, as a hub would hold it; without slow torch."""
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocab = {"<s>": 0, "</s>": 1, **{letter: 2 + n for n, letter in enumerate(letters)}}
-    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.save(str(folder / "tokenizer.json"))
-    config = {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": len(vocab),
-        "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 1,
-        "num_attention_heads": 2, "num_key_value_heads": 1,
-        "max_position_embeddings": 256, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "hidden_act": "silu",
-        "bos_token_id": 0, "eos_token_id": 1, "tie_word_embeddings": True,
-    }  # fmt: skip
-    (folder / "config.json").write_text(json.dumps(config))
-    layer = "model.layers.0"
-    shapes = {
-        "model.embed_tokens.weight": (len(vocab), 128),
-        "model.norm.weight": (128,),
-        f"{layer}.input_layernorm.weight": (128,),
-        f"{layer}.post_attention_layernorm.weight": (128,),
-        f"{layer}.self_attn.q_proj.weight": (128, 128),
-        f"{layer}.self_attn.k_proj.weight": (64, 128),
-        f"{layer}.self_attn.v_proj.weight": (64, 128),
-        f"{layer}.self_attn.o_proj.weight": (128, 128),
-        f"{layer}.mlp.gate_proj.weight": (256, 128),
-        f"{layer}.mlp.up_proj.weight": (256, 128),
-        f"{layer}.mlp.down_proj.weight": (128, 256),
-    }
-    chance = np.random.default_rng(0)
-    tensors = {name: chance.normal(0, 0.3, shape).astype(np.float32) for name, shape in shapes.items()}
-    save_file(tensors, folder / WEIGHTS)
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-def config_map(name: str, files: dict[str, bytes]) -> Object:
-    data = {key: base64.b64encode(body).decode() for key, body in files.items()}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "binaryData": data}
-
-
-def hub_pod(image: str) -> Object:
-    mounts = [{"name": "files", "mountPath": "/files"}, {"name": "stand-in", "mountPath": "/stand-in"}]
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "hub", "labels": {"app": "hub"}},
-        "spec": {
-            "containers": [
-                {
-                    "name": "hub",
-                    "image": image,
-                    "command": ["python", "/stand-in/serve_hub.py", TOKEN],
-                    "volumeMounts": mounts,
-                    "readinessProbe": {"tcpSocket": {"port": 8080}, "periodSeconds": 1},
-                }
-            ],
-            "volumes": [{"name": name, "configMap": {"name": name}} for name in ("files", "stand-in")],
-        },
-    }
 
 
 @pytest.fixture
-def hub_files(release: TestCluster, tmp_path: Path) -> Iterator[dict[str, bytes]]:
-    """Offer a hub in the cluster, where the operator's chart says that it is."""
-    files = publish_model(tmp_path)
-    server = Path(__file__).parents[1] / "model_servers.py"
-    code = {"model_servers.py": server.read_bytes(), "serve_hub.py": SERVE_HUB.encode()}
-    service = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": "hub"},
-        "spec": {"selector": {"app": "hub"}, "ports": [{"port": 8080}]},
-    }
-    release.kubectl("create", "namespace", HUB_NAMESPACE)
-    for manifest in (
-        config_map("files", files),
-        config_map("stand-in", code),
-        service,
-        hub_pod(release.images["operator"]),
-    ):
-        release.kubectl("create", "-n", HUB_NAMESPACE, "-f", "-", stdin=json.dumps(manifest))
-    release.kubectl("wait", "-n", HUB_NAMESPACE, "--for=condition=Ready", "pod/hub", "--timeout=60s")
-    yield files
-    release.kubectl("delete", "namespace", HUB_NAMESPACE, "--wait=false")
+def offer_volume(space: Namespace) -> Iterator[Callable[[str, Path], None]]:
+    """Offer folders of the node to claims of the namespace."""
+    if space.cluster.containerd_socket is None:
+        pytest.skip("the folders of an existing cluster's nodes are not known")
+    names: list[str] = []
+    yield lambda claim, folder: names.append(make_volume(space, claim, folder))
+    for name in names:
+        space.cluster.kubectl("delete", f"pv/{name}", "--wait=false")
 
 
-def tiny(**model: object) -> Object:
-    return {
-        "apiVersion": API_VERSION,
-        "kind": "InferenceService",
-        "metadata": {"name": "tiny"},
-        "spec": {
-            "model": {"uri": "hf://org/model", **model},
-            "engine": {"dtype": "float32", "maxModelLen": 128},
-            "resources": {"requests": {"cpu": "100m", "memory": "512Mi"}, "limits": {"memory": "2Gi"}},
-            "replicas": 1,
-        },
-    }
+def apply_tiny(space: Namespace, **model: object) -> None:
+    """Apply a service of the tiny model, reached by a host name."""
+    service = tiny(**model)
+    service["spec"]["routing"] = {"ingress": {"className": "nginx", "host": space.host("tiny")}}
+    space.cluster.kubectl("apply", "-n", space.name, "-f", "-", stdin=json.dumps(service))
+
+
+async def answers(space: Namespace) -> str:
+    """Ask the tiny model through the ingress."""
+    async with space.client(space.host("tiny")) as client:
+        await wait_routed(client)
+        answer = await client.completions.create(model="tiny", prompt="tide", max_tokens=4, temperature=0)
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens == 4
+    return answer.choices[0].text
 
 
 @pytest.mark.real_model
-@pytest.mark.timeout(400)
-async def test_a_model_is_downloaded_with_its_secret_told_of_and_answers(
-    space: Namespace, real_engine: str, hub_files: dict[str, bytes]
+@pytest.mark.timeout(500)
+async def test_a_model_is_downloaded_with_its_secret_told_of_answers_and_is_kept(
+    space: Namespace,
+    real_engine: str,
+    hub_files: dict[str, bytes],
+    offer_volume: Callable[[str, Path], None],
+    tmp_path: Path,
 ) -> None:
-    def apply(**model: object) -> None:
-        service = tiny(**model)
-        service["spec"]["routing"] = {"ingress": {"className": "nginx", "host": space.host("tiny")}}
-        space.cluster.kubectl("apply", "-n", space.name, "-f", "-", stdin=json.dumps(service))
-
-    apply()
+    apply_tiny(space)
     wait_until(
         "the hub's refusal",
         lambda: space.condition("tiny", "Ready").get("reason") == "DownloadUnauthorized",
@@ -166,7 +76,12 @@ async def test_a_model_is_downloaded_with_its_secret_told_of_and_answers(
 
     secret = ("create", "secret", "generic", "hub-token", f"--from-literal=HF_TOKEN={TOKEN}")
     space.cluster.kubectl(*secret, "-n", space.name)
-    apply(secretRef={"name": "hub-token"})
+    kept = tmp_path / "cache"
+    kept.mkdir()
+    kept.chmod(0o777)
+    offer_volume("tiny-model-cache", kept)
+    cache = {"size": "1Gi", "storageClassName": STORAGE_CLASS}
+    apply_tiny(space, secretRef={"name": "hub-token"}, revision=COMMIT, cache=cache)
     total = sum(len(body) for name, body in hub_files.items() if name != "README.md")
 
     def progress() -> Object | None:
@@ -177,16 +92,38 @@ async def test_a_model_is_downloaded_with_its_secret_told_of_and_answers(
     assert 0 <= told["loadedBytes"] <= total - len(hub_files[WEIGHTS])
     space.cluster.kubectl("exec", "-n", HUB_NAMESPACE, "hub", "--", "python", "-c", RELEASE)
     space.wait_ready("tiny", timeout_seconds=120)
-    async with space.client(space.host("tiny")) as client:
-        await wait_routed(client)
-        answer = await client.completions.create(model="tiny", prompt="tide", max_tokens=4, temperature=0)
-    assert answer.usage is not None
-    assert answer.usage.prompt_tokens == 4
+    said = await answers(space)
     (pod,) = space.pods("tiny")
     assert TOKEN not in json.dumps(pod)
     name = pod["metadata"]["name"]
     for container in ("download", "engine"):
         assert TOKEN not in space.cluster.kubectl("logs", "-n", space.name, name, "-c", container).stdout
+    assert [path for path in kept.rglob(WEIGHTS) if path.is_file()]
+
+    # The next pod finds a commit on the volume, whoever else is away.
+    space.cluster.kubectl("delete", "-n", HUB_NAMESPACE, "pod/hub")
+    space.cluster.kubectl("delete", "-n", space.name, f"pod/{name}")
+    space.wait_ready("tiny", timeout_seconds=120)
+    assert [pod["metadata"]["name"] for pod in space.pods("tiny")] != [name]
+    assert await answers(space) == said
+
+
+@pytest.mark.real_model
+async def test_a_model_on_a_volume_of_the_namespace_is_mounted_read_only_and_answers(
+    space: Namespace, real_engine: str, offer_volume: Callable[[str, Path], None], tmp_path: Path
+) -> None:
+    folder = tmp_path / "models" / "tiny"
+    folder.mkdir(parents=True)
+    publish_model(folder)
+    offer_volume("weights", tmp_path)
+    make_claim(space, "weights")
+    apply_tiny(space, uri="pvc://weights/models/tiny")
+    space.wait_ready("tiny", timeout_seconds=120)
+    assert await answers(space)
+    (pod,) = space.pods("tiny")
+    write = "import pathlib; pathlib.Path('/models/new').touch()"
+    where = ("exec", "-n", space.name, pod["metadata"]["name"], "-c", "engine", "--", "python", "-c", write)
+    assert "Read-only file system" in space.cluster.kubectl(*where, check=False).stderr
 
 
 def test_a_gpu_pod_has_shared_memory_and_a_persons_own_container_beside_the_engine(
