@@ -12,7 +12,7 @@ import pytest
 from chart_release import make_namespace
 from conftest import HUB_NAMESPACE
 from e2e_support import Namespace
-from tiny_model import SERVE_HUB, config_map, hub_pod, publish_model
+from model_in_cluster import SERVE_HUB, config_map, hub_pod, publish_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,8 +10,7 @@ from harness.kubectl import wait_until
 
 from conftest import HUB_NAMESPACE
 from e2e_support import Namespace, Object, wait_routed
-from model_servers import COMMIT
-from tiny_model import (
+from model_in_cluster import (
     RELEASE,
     STORAGE_CLASS,
     TOKEN,
@@ -21,6 +20,7 @@ from tiny_model import (
     publish_model,
     tiny,
 )
+from model_servers import COMMIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -124,6 +124,60 @@ async def test_a_model_on_a_volume_of_the_namespace_is_mounted_read_only_and_ans
     write = "import pathlib; pathlib.Path('/models/new').touch()"
     where = ("exec", "-n", space.name, pod["metadata"]["name"], "-c", "engine", "--", "python", "-c", write)
     assert "Read-only file system" in space.cluster.kubectl(*where, check=False).stderr
+
+
+KILL_RANK = """
+import os, pathlib, signal
+for folder in pathlib.Path("/proc").glob("[0-9]*"):
+    if b"tidemill_engine.parallel" in (folder / "cmdline").read_bytes().split(b"\\0"):
+        os.kill(int(folder.name), signal.SIGKILL)
+        print(folder.name)
+"""
+
+
+@pytest.mark.real_model
+@pytest.mark.timeout(500)
+async def test_a_model_split_over_two_gpus_says_the_same_and_restarts_when_a_part_dies(
+    space: Namespace, real_engine: str, offer_volume: Callable[[str, Path], None], tmp_path: Path
+) -> None:
+    """The GPUs are counted by the scheduler and are none: the parts compute on the node's CPU."""
+    publish_model(tmp_path)
+    offer_volume("weights", tmp_path)
+    make_claim(space, "weights")
+    apply_tiny(space, uri="pvc://weights")
+    space.wait_ready("tiny", timeout_seconds=120)
+    whole = await answers(space)
+
+    limits = {"memory": "3Gi", "nvidia.com/gpu": 2}
+    change = {"spec": {"parallelism": {"tensor": 2}, "resources": {"limits": limits}}}
+    patch = ("patch", "-n", space.name, "infsvc/tiny", "--type=merge", "-p", json.dumps(change))
+    space.cluster.kubectl(*patch)
+
+    def is_rolled() -> Object | None:
+        found = [pod for pod in space.pods("tiny") if _num_gpus(pod) == 2]
+        is_settled = space.condition("tiny", "Progressing").get("reason") == "Settled"
+        return found[0] if is_settled and len(space.pods("tiny")) == len(found) == 1 else None
+
+    pod = wait_until("the replica in two parts", is_rolled, timeout_seconds=180)
+    assert await answers(space) == whole
+    name = pod["metadata"]["name"]
+    kill = ("exec", "-n", space.name, name, "-c", "engine", "--", "python", "-c", KILL_RANK)
+    assert len(space.cluster.kubectl(*kill).stdout.split()) == 1
+
+    def is_back() -> Object | None:
+        (container,) = space.pods("tiny")[0]["status"]["containerStatuses"]
+        is_again = container["restartCount"] == 1 and container["ready"]
+        return dict(container) if is_again else None
+
+    ended = wait_until("the restarted container", is_back, timeout_seconds=120)["lastState"]["terminated"]
+    assert ended["exitCode"] == 4
+    space.wait_ready("tiny", timeout_seconds=60)
+    assert await answers(space) == whole
+
+
+def _num_gpus(pod: Object) -> int:
+    limits = pod["spec"]["containers"][0]["resources"].get("limits", {})
+    return int(limits.get("nvidia.com/gpu", 0))
 
 
 def test_a_gpu_pod_has_shared_memory_and_a_persons_own_container_beside_the_engine(

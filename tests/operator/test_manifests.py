@@ -305,7 +305,7 @@ def test_a_route_leads_gateways_to_the_service(hostnames: list[str] | None, pref
 def test_a_model_over_several_gpus_is_one_process_for_each() -> None:
     limits = {"limits": {"nvidia.com/gpu": 4}}
     args = engine({"parallelism": {"tensor": 4}, "resources": limits})["args"]
-    assert args[args.index("--tensor-parallel-size") + 1] == "4"
+    assert make_config(make_parser().parse_args(args), None).core.device.tensor_parallel_size == 4
     (memory,) = (v for v in pod_spec({"resources": limits})["volumes"] if v["name"] == "shm")
     assert memory["emptyDir"] == {"medium": "Memory", "sizeLimit": "4Gi"}
     assert "--tensor-parallel-size" not in engine()["args"]
