@@ -3,118 +3,27 @@
 import importlib
 import json
 import tarfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
+from chart_objects import (
+    CHART,
+    NAMESPACE,
+    Objects,
+    Render,
+    deployment,
+    of_kind,
+    pod_templates,
+)
 from tidemill_gateway.__main__ import config_from, parse_arguments
 
 if TYPE_CHECKING:
     from harness.session import TestCluster
 
 pytestmark = pytest.mark.cluster
-
-CHART = Path(__file__).resolve().parents[2] / "charts" / "tidemill"
-NAMESPACE = "tidemill-system"
-EVERYTHING: dict[str, Any] = {
-    "watchNamespaces": ["team-a", "team-b"],
-    "networkPolicies": {
-        "clientsFrom": [{"ipBlock": {"cidr": "10.0.0.0/8"}}],
-        "metricsFrom": [
-            {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
-        ],
-    },
-    "image": {"pullSecrets": [{"name": "registry"}]},
-    "crds": {"keep": False},
-    "operator": {
-        "replicas": 2,
-        "serviceAccount": {"name": "custom", "annotations": {"a": "b"}},
-        "podAnnotations": {"a": "b"},
-        "podLabels": {"c": "d"},
-        "nodeSelector": {"e": "f"},
-        "tolerations": [{"operator": "Exists"}],
-        "affinity": {"nodeAffinity": {}},
-        "priorityClassName": "system-cluster-critical",
-    },
-    "gateway": {
-        "maxBodyBytes": 123456789,
-        "extraArgs": ["--log-level=debug"],
-        "service": {"type": "LoadBalancer", "annotations": {"a": "b"}},
-        "ingress": {
-            "enabled": True,
-            "className": "nginx",
-            "host": "llm.example.com",
-            "annotations": {"a": "b"},
-            "tls": [{"secretName": "tls", "hosts": ["llm.example.com"]}],
-        },
-        "podDisruptionBudget": {"maxUnavailable": "50%"},
-        "tolerations": [{"operator": "Exists"}],
-        "topologySpreadConstraints": [
-            {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {}}
-        ],
-    },
-}
-
-Objects = list[dict[str, Any]]
-Render = Callable[[dict[str, Any]], Objects]
-
-
-@pytest.fixture(scope="session")
-def render(control_plane: "TestCluster", tmp_path_factory: pytest.TempPathFactory) -> Render:
-    def render_with(values: dict[str, Any]) -> Objects:
-        file = tmp_path_factory.mktemp("values") / "values.json"
-        file.write_text(json.dumps(values))
-        done = control_plane.helm(
-            "template",
-            "tidemill",
-            CHART,
-            "--namespace",
-            NAMESPACE,
-            "--values",
-            file,
-            "--kube-version",
-            "1.31.0",
-        )
-        return [found for found in yaml.safe_load_all(done.stdout) if found]
-
-    return render_with
-
-
-@pytest.fixture(scope="session")
-def defaults(render: Render) -> Objects:
-    return render({})
-
-
-@pytest.fixture(scope="session")
-def everything(render: Render) -> Objects:
-    return render(EVERYTHING)
-
-
-def of_kind(objects: Objects, kind: str, name: str = "") -> Objects:
-    return [found for found in objects if found["kind"] == kind and name in found["metadata"]["name"]]
-
-
-def deployment(objects: Objects, component: str) -> dict[str, Any]:
-    (found,) = of_kind(objects, "Deployment", component)
-    return found
-
-
-def rules_of(objects: Objects, component: str) -> Iterator[tuple[str, str, str]]:
-    for role in (*of_kind(objects, "ClusterRole", component), *of_kind(objects, "Role", component)):
-        for rule in role["rules"]:
-            for group in rule["apiGroups"]:
-                for resource in rule["resources"]:
-                    yield from ((group, resource, verb) for verb in rule["verbs"])
-
-
-def pod_templates(objects: Objects) -> Iterator[tuple[str, dict[str, Any]]]:
-    for found in of_kind(objects, "Deployment"):
-        yield found["metadata"]["name"], found["spec"]["template"]
-    for found in of_kind(objects, "Pod"):
-        yield found["metadata"]["name"], found
 
 
 def test_helm_lint_finds_nothing(control_plane: "TestCluster") -> None:
@@ -190,69 +99,6 @@ def test_wrong_values_are_refused_by_name(
     assert complaint in done.stderr
 
 
-def test_the_gateway_reads_no_secret_but_its_own_and_writes_only_the_time_of_a_wake(
-    render: Render, everything: Objects, defaults: Objects
-) -> None:
-    reading = {"inferenceservices", "pods", "replicasets", "deployments", "secrets"}
-    for objects in (everything, defaults):
-        rules = set(rules_of(objects, "gateway"))
-        writing = {rule for rule in rules if rule[2] not in ("get", "list", "watch")}
-        assert writing == {("serving.tidemill.dev", "inferenceservices/status", "patch")}
-        assert {resource for _, resource, _ in rules - writing} == reading
-        for role in (*of_kind(objects, "ClusterRole", "gateway"), *of_kind(objects, "Role", "gateway")):
-            for rule in role["rules"]:
-                if "secrets" in rule["resources"]:
-                    assert role["kind"] == "Role"
-                    assert rule["resourceNames"] == ["tidemill-gateway-keys"]
-    without = set(rules_of(render({"gateway": {"scaleToZero": False}}), "gateway"))
-    assert {verb for _, _, verb in without} == {"get", "list", "watch"}
-
-
-def test_no_role_holds_a_wildcard(defaults: Objects) -> None:
-    for component in ("operator", "gateway"):
-        for rule in rules_of(defaults, component):
-            assert not any("*" in part for part in rule)
-
-
-def test_the_operator_gets_exactly_the_rights_that_its_code_lists(defaults: Objects) -> None:
-    documented = set()
-    for line in (importlib.import_module("tidemill_operator.cluster").__doc__ or "").splitlines():
-        words = line.partition("(")[0].split()
-        if len(words) >= 3 and (words[0] in ('""', "apps", "policy") or "." in words[0]):
-            group = "" if words[0] == '""' else words[0]
-            documented |= {(group, words[1], verb) for verb in words[2:]}
-    assert len(documented) > 30, "the docstring could not be read"
-    assert set(rules_of(defaults, "operator")) == documented
-
-
-def test_with_a_list_of_namespaces_rights_hold_only_there(everything: Objects) -> None:
-    cluster_wide = {found["metadata"]["name"] for found in of_kind(everything, "ClusterRoleBinding")}
-    assert cluster_wide == set()
-    for component in ("operator", "gateway"):
-        bindings = [
-            found
-            for found in of_kind(everything, "RoleBinding")
-            if found["roleRef"]
-            == {**found["roleRef"], "kind": "ClusterRole", "name": f"tidemill-{component}"}
-        ]
-        assert {found["metadata"]["namespace"] for found in bindings} == {"team-a", "team-b"}
-        arguments = deployment(everything, component)["spec"]["template"]["spec"]["containers"][0]["args"]
-        assert [found for found in arguments if "watch-namespace" in found] == [
-            "--watch-namespace=team-a",
-            "--watch-namespace=team-b",
-        ]
-
-
-def test_bindings_name_the_accounts_that_the_pods_run_under(everything: Objects) -> None:
-    accounts = {found["metadata"]["name"] for found in of_kind(everything, "ServiceAccount")}
-    assert accounts == {"custom", "tidemill-gateway"}
-    bindings = [*of_kind(everything, "RoleBinding"), *of_kind(everything, "ClusterRoleBinding")]
-    subjects = {(bound["name"], bound["namespace"]) for found in bindings for bound in found["subjects"]}
-    assert subjects == {(account, NAMESPACE) for account in accounts}
-    for component, account in (("operator", "custom"), ("gateway", "tidemill-gateway")):
-        assert deployment(everything, component)["spec"]["template"]["spec"]["serviceAccountName"] == account
-
-
 def test_the_operator_is_told_labels_that_the_gateway_pods_have(defaults: Objects) -> None:
     arguments = deployment(defaults, "operator")["spec"]["template"]["spec"]["containers"][0]["args"]
     (selector,) = [found.split("=", 1)[1] for found in arguments if found.startswith("--gateway-selector=")]
@@ -294,38 +140,6 @@ def test_the_operator_understands_its_arguments(everything: Objects, monkeypatch
     assert ports == {"admin": settings.http_port}
 
 
-def test_the_operator_makes_the_policies_that_the_values_ask_for(
-    everything: Objects, render: Render, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    operator = importlib.import_module("tidemill_operator.__main__")
-    monkeypatch.setenv("POD_NAMESPACE", NAMESPACE)
-
-    def network_of(objects: Objects) -> Any:
-        spec = deployment(objects, "operator")["spec"]["template"]["spec"]
-        arguments = operator.make_parser().parse_args(spec["containers"][0]["args"])
-        return operator.settings_of(arguments).pods.network
-
-    network = network_of(everything)
-    assert network.operator_namespace == NAMESPACE
-    assert network.metrics_peers == tuple(EVERYTHING["networkPolicies"]["metricsFrom"])
-    for component, labels in (("gateway", network.gateway_labels), ("operator", network.operator_labels)):
-        pods = deployment(everything, component)["spec"]["template"]["metadata"]["labels"]
-        assert labels.items() <= pods.items()
-        assert labels["app.kubernetes.io/component"] == component
-        (policy,) = of_kind(everything, "NetworkPolicy", component)
-        assert policy["spec"]["podSelector"]["matchLabels"].items() <= pods.items()
-    off = render({"networkPolicies": {"enabled": False}})
-    assert of_kind(off, "NetworkPolicy") == []
-    assert network_of(off) is None
-
-
-def test_only_operators_reach_the_operator_unless_the_values_say_who_else(defaults: Objects) -> None:
-    (policy,) = of_kind(defaults, "NetworkPolicy", "operator")
-    (rule,) = policy["spec"]["ingress"]
-    (peer,) = rule["from"]
-    assert peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "operator"
-
-
 @pytest.mark.parametrize(
     ("values", "api", "kind", "num_objects"),
     [
@@ -363,12 +177,6 @@ def test_several_operators_are_spread_and_kept_by_a_budget(everything: Objects, 
     assert of_kind(defaults, "PodDisruptionBudget", "operator") == []
     (spread,) = deployment(everything, "operator")["spec"]["template"]["spec"]["topologySpreadConstraints"]
     assert spread["topologyKey"] == "kubernetes.io/hostname"
-
-
-def test_no_right_to_read_nodes_or_namespaces_is_needed(defaults: Objects) -> None:
-    for component in ("operator", "gateway"):
-        asked = {resource for _, resource, _ in rules_of(defaults, component)}
-        assert not asked & {"nodes", "namespaces", "customresourcedefinitions"}
 
 
 def test_the_definition_is_kept_on_uninstall_unless_asked_otherwise(
