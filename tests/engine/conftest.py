@@ -1,11 +1,19 @@
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from aiohttp.test_utils import TestServer
 
 from tidemill_engine.model_uri import BUILTIN_MODELS, find_model_path
+
+if TYPE_CHECKING:
+    from yarl import URL
+
+    from download_runs import Serve
+    from model_servers import StandIn
 
 PROMPT_LENGTHS = (
     1, 2, 3, 5, 8, 13, 16, 21, 31, 32, 33, 34, 47, 63, 64, 65, 89, 100, 128, 144, 200, 600,
@@ -43,3 +51,19 @@ def english_token_ids(smollm2_path: Path, pytestconfig: pytest.Config) -> list[i
 def english_prompts(english_token_ids: list[int]) -> list[list[int]]:
     """Prompts from 1 to 600 tokens, around block boundaries too, each from another place of the text."""
     return [english_token_ids[37 * i : 37 * i + length] for i, length in enumerate(PROMPT_LENGTHS)]
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Serve]:
+    """Offer to start stand-ins of services that models come from."""
+    servers: list[TestServer] = []
+
+    async def start(stand_in: StandIn) -> URL:
+        server = TestServer(stand_in.app())
+        await server.start_server()
+        servers.append(server)
+        return server.make_url("")
+
+    yield start
+    for server in servers:
+        await server.close()

@@ -3,115 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import errno
-import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp.test_utils import TestServer
-from yarl import URL
 
-from model_servers import COMMIT, Fault, GcsStandIn, HubStandIn, S3StandIn, StandIn
+from download_runs import FILES, LIST, PATH, TAKEN, WEIGHTS, Run, Serve, contents, failure_of
+from model_servers import COMMIT, Fault, HubStandIn
 from tidemill_engine.download import fetch
-from tidemill_engine.download.errors import DownloadError, Failure
-from tidemill_engine.download.fetch import Patience
-from tidemill_engine.download.gcs import GcsService
-from tidemill_engine.download.guard import AddressPolicy
-from tidemill_engine.download.http import HttpClient
-from tidemill_engine.download.hub import HubService
-from tidemill_engine.download.progress import Progress
-from tidemill_engine.download.run import Job, download
-from tidemill_engine.download.s3 import S3Service
-from tidemill_engine.download.sigv4 import Credentials
-from tidemill_engine.download.source import GcsSource, HubSource, S3Source, parse_source
-
-WEIGHTS = bytes(range(256)) * 4096
-FILES = {
-    "config.json": b'{"architectures": []}',
-    "model.safetensors": WEIGHTS,
-    "tokenizer.json": b"{}",
-    "pytorch_model.bin": b"never",
-    "original/model.safetensors": b"another format",
-    "README.md": b"words",
-}
-TAKEN = {"config.json", "model.safetensors", "tokenizer.json"}
-PATH = f"/org/model/resolve/{COMMIT}/model.safetensors"
-LIST = "/api/models/org/model/revision/main"
-NOW = datetime(2026, 11, 30, 12, tzinfo=UTC)
-Serve = Callable[[StandIn], Awaitable[URL]]
-
-
-@pytest.fixture
-async def serve() -> AsyncIterator[Serve]:
-    servers: list[TestServer] = []
-
-    async def start(stand_in: StandIn) -> URL:
-        server = TestServer(stand_in.app())
-        await server.start_server()
-        servers.append(server)
-        return server.make_url("")
-
-    yield start
-    for server in servers:
-        await server.close()
-
-
-class Run:
-    """Downloads from one stand-in, as often as asked."""
-
-    def __init__(self, folder: Path, endpoint: URL, uri: str = "hf://org/model", **secrets: Any) -> None:
-        self.folder = folder
-        self.endpoint = endpoint
-        self.uri = uri
-        self.secrets = secrets
-        self.progress = Progress()
-        self.waits: list[float] = []
-        self.revision: str | None = None
-        self.timeout_seconds = 60.0
-        self.silence_seconds = 30.0
-
-    async def __call__(self) -> Path:
-        self.progress = Progress()
-        client = HttpClient(AddressPolicy(endpoint=self.endpoint), silence_seconds=self.silence_seconds)
-        source = parse_source(self.uri, self.revision)
-        try:
-            job = Job(
-                source=source,
-                service=self._service(client, source),
-                client=client,
-                directory=self.folder / "models",
-                link=self.folder / "link" / "current",
-                timeout_seconds=self.timeout_seconds,
-                patience=Patience(sleep=self._sleep, max_attempts=4),
-            )
-            return await download(job, self.progress)
-        finally:
-            await client.close()
-
-    def _service(self, client: HttpClient, source: object) -> HubService | S3Service | GcsService:
-        if isinstance(source, HubSource):
-            return HubService(client, source, self.secrets.get("token"), self.endpoint)
-        if isinstance(source, S3Source):
-            return S3Service(client, source, self.secrets.get("credentials"), lambda: NOW, self.endpoint)
-        assert isinstance(source, GcsSource)
-        return GcsService(client, source, self.secrets.get("key"), lambda: NOW, self.endpoint)
-
-    async def _sleep(self, seconds: float) -> None:
-        self.waits.append(seconds)
-
-
-async def failure_of(run: Run) -> DownloadError:
-    with pytest.raises(DownloadError) as failed:
-        await run()
-    return failed.value
-
-
-def contents(model: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(model)): p.read_bytes() for p in model.rglob("*") if p.is_file()}
+from tidemill_engine.download.errors import Failure
 
 
 @pytest.fixture
@@ -347,87 +248,6 @@ async def test_one_file_of_many_is_taken_when_named(tmp_path: Path, serve: Serve
     assert model.name == "q8.gguf"
     assert model.read_bytes() == b"eight"
     assert await run() == model
-
-
-async def test_an_s3_folder_is_listed_in_pages_signed_and_resumed(tmp_path: Path, serve: Serve) -> None:
-    s3 = S3StandIn(
-        {f"llama 3/v1/{name}": body for name, body in FILES.items()} | {"llama 3/v10/x.gguf": b"x"}
-    )
-    credentials = Credentials(access_key_id=s3.key_id, secret_access_key=s3.secret)
-    run = Run(tmp_path, await serve(s3), "s3://models/llama%203/v1?region=eu-west-1", credentials=credentials)
-    s3.faults["/models/llama 3/v1/model.safetensors"] = [Fault(cut_after=300_000)]
-    model = await run()
-    assert contents(model) == {name: FILES[name] for name in TAKEN}
-    assert s3.ranges() == ["bytes=300000-"]
-    s3.requests.clear()
-    assert await run() == model
-    assert all(request.query.get("list-type") == "2" for request in s3.requests)
-
-
-async def test_a_wrong_key_of_s3_is_told(tmp_path: Path, serve: Serve) -> None:
-    s3 = S3StandIn({"m/a.gguf": b"x"})
-    credentials = Credentials(access_key_id=s3.key_id, secret_access_key="wrong-secret")
-    failed = await failure_of(Run(tmp_path, await serve(s3), "s3://models/m", credentials=credentials))
-    assert failed.failure is Failure.UNAUTHORIZED
-    assert "wrong-secret" not in failed.message
-
-
-async def test_an_object_that_is_replaced_midway_is_not_mixed(tmp_path: Path, serve: Serve) -> None:
-    s3 = S3StandIn({"m/a.gguf": WEIGHTS})
-    credentials = Credentials(access_key_id=s3.key_id, secret_access_key=s3.secret)
-    run = Run(tmp_path, await serve(s3), "s3://models/m/a.gguf", credentials=credentials)
-    real = s3.send
-
-    async def replaced(request: Any, body: bytes, fault: Fault | None = None) -> Any:
-        answer = await real(request, body, fault)
-        s3.files["m/a.gguf"] = b"n" * len(WEIGHTS)
-        return answer
-
-    s3.send = replaced  # type: ignore[method-assign]
-    s3.faults["/models/m/a.gguf"] = [Fault(cut_after=300_000)]
-    assert (await failure_of(run)).failure is Failure.CORRUPT
-    assert contents(await run()) == {} or (await run()).read_bytes() == b"n" * len(WEIGHTS)
-
-
-async def test_a_cloud_storage_folder_is_read_with_a_service_accounts_key(
-    tmp_path: Path, serve: Serve
-) -> None:
-    rsa = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.rsa")
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import padding
-
-    private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    pem = private.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    ).decode()
-    token_uri = "http://169.254.169.254/token"
-    key = json.dumps({"client_email": "reader@p.iam", "private_key": pem, "token_uri": token_uri})
-    gcs = GcsStandIn({f"llama/{name}": body for name, body in FILES.items()})
-    gcs.token = "ya29.t"
-    run = Run(tmp_path, await serve(gcs), "gs://models/llama", key=key)
-    gcs.faults["/storage/v1/b/models/o/llama/model.safetensors"] = [Fault(cut_after=300_000)]
-    assert contents(await run()) == {name: FILES[name] for name in TAKEN}
-    assert gcs.ranges() == ["bytes=300000-"]
-    assert len(gcs.assertions) == 1
-    signed, _, signature = gcs.assertions[0].rpartition(".")
-    private.public_key().verify(
-        base64.urlsafe_b64decode(signature + "=="), signed.encode(), padding.PKCS1v15(), hashes.SHA256()
-    )
-    claims = json.loads(base64.urlsafe_b64decode(signed.partition(".")[2] + "=="))
-    assert claims["iss"] == "reader@p.iam"
-    assert claims["scope"].endswith("devstorage.read_only")
-
-
-async def test_a_key_that_is_none_is_told_without_its_words(tmp_path: Path, serve: Serve) -> None:
-    gcs = GcsStandIn({"m/a.gguf": b"x"})
-    failed = await failure_of(Run(tmp_path, await serve(gcs), "gs://models/m", key="secret words"))
-    assert failed.failure is Failure.UNAUTHORIZED
-    assert "secret words" not in failed.message
-
-
-async def test_nothing_below_a_prefix_is_told(tmp_path: Path, serve: Serve) -> None:
-    gcs = GcsStandIn({"other/a.gguf": b"x"})
-    assert (await failure_of(Run(tmp_path, await serve(gcs), "gs://models/m"))).failure is Failure.NOT_FOUND
 
 
 def test_patience_doubles_and_ends() -> None:
