@@ -13,7 +13,6 @@ from tidemill_operator import canary as canary_module
 from tidemill_operator.actions import PodChange
 from tidemill_operator.failures import Failure
 from tidemill_operator.manifests import Context
-from tidemill_operator.manifests.pod_template import num_gpus
 from tidemill_operator.observed import Observed
 from tidemill_operator.removal import Leaving, Removal, Scene, plan_removal
 from tidemill_operator.rollout import (
@@ -106,7 +105,7 @@ def decide_replicas(context: Context, status: Raw, observed: Observed, now: str)
         context.spec.rollout,
         desired if scarcity is None else min(desired, scarcity.num_placed),
         without_surge=scarcity is not None,
-        has_devices=num_gpus(context.spec) > 0,
+        has_devices=context.spec.num_gpus > 0,
     )
     removals = _remove(world, bounds, canary)
     planned = {revision: removal.count for revision, removal in removals.items()}

@@ -15,7 +15,14 @@ from tidemill_operator import names
 from tidemill_operator.autoscaling.policy import ScalingPolicy
 from tidemill_operator.engine_spec import EngineSpec, ModelSpec, parse_engine, parse_model
 from tidemill_operator.errors import InvalidSpec
-from tidemill_operator.fields import NO_REPLICA, ONE_REPLICA, Portion, parse_portion, whole_seconds
+from tidemill_operator.fields import (
+    NO_REPLICA,
+    ONE_REPLICA,
+    Portion,
+    parse_portion,
+    parse_quantity,
+    whole_seconds,
+)
 from tidemill_operator.routing_spec import IngressSpec, RouteSpec, hosts_of, parse_ingress, parse_route
 from tidemill_operator.scaling_spec import MODE_AUTO, parse_scaling
 from tidemill_operator.template_spec import checked_template
@@ -35,6 +42,7 @@ __all__ = [
 ]
 
 DEFAULT_DRAIN_TIMEOUT: Final = "5m"
+GPU_RESOURCE_SUFFIX: Final = "/gpu"
 
 Raw = Mapping[str, Any]
 
@@ -88,6 +96,13 @@ class ServiceSpec:
         """Give the revision that should run: the spec's own, unless a former one is asked for."""
         return self.rollout.to_revision or self.revision
 
+    @property
+    def num_gpus(self) -> int:
+        """Count the GPUs of any vendor that a replica asks for."""
+        asked = {**(self.resources.get("requests") or {}), **(self.resources.get("limits") or {})}
+        counts = (count for name, count in asked.items() if name.endswith(GPU_RESOURCE_SUFFIX))
+        return sum(parse_quantity("spec.resources", count) for count in counts)
+
 
 def parse(service: Raw) -> ServiceSpec:
     """Read an InferenceService as the API returns it; raise InvalidSpec naming the field."""
@@ -116,6 +131,7 @@ def parse(service: Raw) -> ServiceSpec:
         suspend=bool(raw.get("suspend", False)),
     )
     _check_who_decides(spec)
+    _check_gpus(spec)
     return spec
 
 
@@ -164,6 +180,16 @@ def _parse_canary(raw: Raw | None) -> CanarySpec | None:
             "spec.rollout.canary.maxErrorPercent", f"is {errors!r}; write a number from 0 to 100"
         )
     return None if percent == 100 else CanarySpec(traffic_percent=percent, max_error_percent=errors)
+
+
+def _check_gpus(spec: ServiceSpec) -> None:
+    """Refuse a model in parts on another number of GPUs, of any vendor; without GPUs parts share the CPU."""
+    num_gpus = spec.num_gpus
+    if spec.tensor_parallel_size is not None and num_gpus not in {0, spec.tensor_parallel_size}:
+        raise InvalidSpec(
+            "spec.resources.limits",
+            f"must ask for as many GPUs as spec.parallelism.tensor says, {spec.tensor_parallel_size}",
+        )
 
 
 def _check_who_decides(spec: ServiceSpec) -> None:

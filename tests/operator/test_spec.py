@@ -49,6 +49,10 @@ def test_gives_defaults_to_what_is_absent() -> None:
         ({"replicas": None, "scaling": {"minReplicas": 3, "maxReplicas": 2}}, "spec.scaling.minReplicas"),
         ({"replicas": None, "scaling": {}}, "spec.scaling.maxReplicas"),
         ({"routing": {"ingress": {}}}, "spec.routing.ingress.host"),
+        (
+            {"parallelism": {"tensor": 2}, "resources": {"limits": {"x.example/gpu": 3}}},
+            "spec.resources.limits",
+        ),
         ({"routing": {"hostnames": ["a.example.com"]}}, "spec.routing.hostnames"),
         (
             {"routing": {"ingress": {"host": "a.example.com"}, "parentRefs": [{"name": "public"}]}},

@@ -19,7 +19,6 @@ STARTUP_PERIOD_SECONDS: Final = 2
 GRACE_AFTER_DRAIN_SECONDS: Final = 20
 # An engine that hangs has no streams worth waiting for.
 GRACE_AFTER_FAILED_PROBE_SECONDS: Final = 30
-GPU_RESOURCE_SUFFIX: Final = "/gpu"
 # NCCL keeps its buffers between the GPUs of a pod there; a container's own /dev/shm has 64 MiB.
 SHARED_MEMORY_GIB_PER_GPU: Final = 1
 LEAST_SHARED_MEMORY_GIB: Final = 2
@@ -29,12 +28,6 @@ def build_pod_template(context: Context) -> Manifest:
     """Build the template as this version of the operator would have it."""
     template = merge(_own_template(context), context.spec.template)
     return _with_sidecars(template)
-
-
-def num_gpus(spec: ServiceSpec) -> int:
-    """Count the GPUs of any vendor that a replica asks for."""
-    asked = {**(spec.resources.get("requests") or {}), **(spec.resources.get("limits") or {})}
-    return sum(int(count) for name, count in asked.items() if name.endswith(GPU_RESOURCE_SUFFIX))
 
 
 def _own_template(context: Context) -> Manifest:
@@ -137,7 +130,7 @@ def _engine_container(context: Context) -> Manifest:
             {"name": "admin-token", "mountPath": names.ADMIN_TOKEN_DIRECTORY, "readOnly": True},
         ],
     }
-    if num_gpus(spec):
+    if spec.num_gpus:
         container["volumeMounts"].append({"name": "shm", "mountPath": "/dev/shm"})  # noqa: S108
     if spec.resources:
         container["resources"] = {key: dict(value) for key, value in spec.resources.items()}
@@ -162,7 +155,7 @@ def _probe(path: str, *, period_seconds: int) -> Manifest:
 def _volumes(context: Context) -> list[Manifest]:
     token = {"secretName": names.admin_secret_name(context.name), "defaultMode": 0o440}
     volumes: list[Manifest] = [{"name": "tmp", "emptyDir": {}}, {"name": "admin-token", "secret": token}]
-    gpus = num_gpus(context.spec)
+    gpus = context.spec.num_gpus
     if gpus:
         gibibytes = max(LEAST_SHARED_MEMORY_GIB, SHARED_MEMORY_GIB_PER_GPU * gpus)
         volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{gibibytes}Gi"}})
