@@ -94,6 +94,30 @@ def test_a_quantised_tensor_is_read_as_the_gguf_package_reads_it(tmp_path: Path)
     np.testing.assert_array_equal(values, expected)
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"), [(gguf.GGMLQuantizationType.Q8_0, "q8_0"), (gguf.GGMLQuantizationType.Q4_1, "q4_1")]
+)
+def test_blocks_that_the_kernels_take_are_passed_on_as_they_lie_in_the_file(
+    tmp_path: Path, kind: gguf.GGMLQuantizationType, name: str
+) -> None:
+    tensors = write_gguf(tmp_path / "tiny.gguf", quantized={"blk.0.attn_q.weight": kind})
+    source = GgufWeights(tmp_path / "tiny.gguf")
+    tensor = "model.layers.0.self_attn.q_proj.weight"
+    assert source.block_kind(tensor) == name
+    blocks = source.blocks(tensor)
+    assert (blocks.kind, blocks.columns, blocks.interleaved_heads) == (name, HIDDEN, HEADS)
+    np.testing.assert_array_equal(blocks.data, gguf.quantize(tensors["blk.0.attn_q.weight"], kind))
+    assert "blk.0.attn_q.weight" not in source.unread()
+
+
+def test_plain_numbers_and_other_formats_are_no_blocks(tmp_path: Path) -> None:
+    kind = gguf.GGMLQuantizationType.Q5_0
+    write_gguf(tmp_path / "tiny.gguf", quantized={"blk.0.attn_q.weight": kind})
+    source = GgufWeights(tmp_path / "tiny.gguf")
+    for tensor in ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "no_such.weight"):
+        assert source.block_kind(f"model.layers.0.{tensor}") is None
+
+
 def interleaved(weight: Values, num_heads: int) -> Values:
     """Return rows in the order in which llama.cpp's converter writes q and k."""
     rows, columns = weight.shape

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tidemill_engine.errors import ModelLoadError
-from tidemill_kernels.native.engine import Array, EngineShape, NativeEngine, Part
+from tidemill_kernels.native.engine import EngineShape, NativeEngine, Part, StoredTensor, stored_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,13 +18,19 @@ if TYPE_CHECKING:
     from tidemill_engine.models.config import LlamaConfig
     from tidemill_engine.models.weights import WeightSource
 
+_MATRICES = (
+    *(f"self_attn.{name}_proj.weight" for name in ("q", "k", "v", "o")),
+    *(f"mlp.{name}_proj.weight" for name in ("gate", "up", "down")),
+)
+_EMBEDDING = "model.embed_tokens.weight"
+_HEAD = "lm_head.weight"
 HARMLESS_TENSORS = ("rotary_emb.inv_freq", "lm_head.weight")
 
 
 def shape_of(
-    config: LlamaConfig, *, block_size: int, max_positions: int, weights: str = "bf16"
+    config: LlamaConfig, *, block_size: int, max_positions: int, weights: str = "bf16", head: str = "bf16"
 ) -> EngineShape:
-    """Return what the C++ engine is told of a model; under int4 the output matrix is int8."""
+    """Return what the C++ engine is told of a model."""
     return EngineShape(
         num_layers=config.num_layers,
         hidden_size=config.hidden_size,
@@ -39,8 +45,23 @@ def shape_of(
         has_qkv_bias=config.has_qkv_bias,
         has_qk_norm=config.has_qk_norm,
         weights=weights,
-        head="int8" if weights == "int4" else weights,
+        head=head,
     )
+
+
+def held_formats(source: WeightSource, quantization: str | None) -> tuple[str, str]:
+    """Return how the layers' matrices and the output matrix are held, names of `FORMATS`.
+
+    A file's own blocks stay as they are where all layers have the same: a fraction of the memory to read
+    in each step, and bit for bit the results of bfloat16. Under int4 the output matrix is int8.
+    """
+    if quantization is not None:
+        return quantization, "int8" if quantization == "int4" else quantization
+    config = source.config
+    names = [f"model.layers.{index}.{name}" for index in range(config.num_layers) for name in _MATRICES]
+    kinds = {source.block_kind(name) for name in names}
+    head = source.block_kind(_EMBEDDING if config.has_tied_embeddings else _HEAD)
+    return (kinds.pop() if len(kinds) == 1 else None) or "bf16", head or "bf16"
 
 
 def load_weights(engine: NativeEngine, source: WeightSource, report: Callable[[int, int], None]) -> None:
@@ -49,9 +70,9 @@ def load_weights(engine: NativeEngine, source: WeightSource, report: Callable[[i
     for index in range(config.num_layers):
         _load_layer(engine, source, index)
         report(source.read_bytes, source.total_bytes)
-    embedding = source.values("model.embed_tokens.weight")
-    engine.set(Part.EMBEDDING, embedding)
-    engine.set(Part.HEAD, embedding if config.has_tied_embeddings else source.values("lm_head.weight"))
+    embedding = _stored(source, _EMBEDDING)
+    engine.set(Part.EMBEDDING, [embedding])
+    engine.set(Part.HEAD, [embedding if config.has_tied_embeddings else _stored(source, _HEAD)])
     engine.set(Part.FINAL_NORM, source.values("model.norm.weight"))
     _set_angles(engine, config)
     unread = [name for name in source.unread() if not name.endswith(HARMLESS_TENSORS)]
@@ -70,25 +91,31 @@ def _load_layer(engine: NativeEngine, source: WeightSource, index: int) -> None:
     attention = prefix + "self_attn."
     qkv = tuple(attention + part for part in ("q_proj", "k_proj", "v_proj"))
     engine.set(Part.INPUT_NORM, source.values(prefix + "input_layernorm.weight"), index)
-    engine.set(Part.QKV, _joined(source, qkv, "weight"), index)
+    engine.set(Part.QKV, [_stored(source, f"{name}.weight") for name in qkv], index)
     if config.has_qkv_bias:
-        engine.set(Part.QKV_BIAS, _joined(source, qkv, "bias"), index)
+        engine.set(Part.QKV_BIAS, np.concatenate([source.values(f"{name}.bias") for name in qkv]), index)
     if config.has_qk_norm:
         engine.set(Part.QUERY_NORM, source.values(attention + "q_norm.weight"), index)
         engine.set(Part.KEY_NORM, source.values(attention + "k_norm.weight"), index)
-    engine.set(Part.OUT, source.values(attention + "o_proj.weight"), index)
+    engine.set(Part.OUT, [_stored(source, attention + "o_proj.weight")], index)
     engine.set(Part.MLP_NORM, source.values(prefix + "post_attention_layernorm.weight"), index)
-    gate_up = (prefix + "mlp.gate_proj", prefix + "mlp.up_proj")
-    engine.set(Part.GATE_UP, _joined(source, gate_up, "weight"), index)
-    engine.set(Part.DOWN, source.values(prefix + "mlp.down_proj.weight"), index)
+    gate_up = (prefix + "mlp.gate_proj.weight", prefix + "mlp.up_proj.weight")
+    engine.set(Part.GATE_UP, [_stored(source, name) for name in gate_up], index)
+    engine.set(Part.DOWN, [_stored(source, prefix + "mlp.down_proj.weight")], index)
 
 
-def _joined(source: WeightSource, names: tuple[str, ...], kind: str) -> Array:
-    """Read tensors that share their input and put them above one another."""
-    parts = [source.values(f"{name}.{kind}") for name in names]
-    if len({part.dtype for part in parts}) > 1:
-        raise ModelLoadError(f"{names[0]} and its neighbours have different types", reason="UnsupportedModel")
-    return np.concatenate(parts)
+def _stored(source: WeightSource, name: str) -> StoredTensor:
+    """Read a matrix: its blocks where the kernels take them, else its values."""
+    if source.block_kind(name) is None:
+        return stored_array(source.values(name))
+    blocks = source.blocks(name)
+    return StoredTensor(
+        data=blocks.data,
+        kind=blocks.kind,
+        rows=len(blocks.data),
+        columns=blocks.columns,
+        interleaved_heads=blocks.interleaved_heads,
+    )
 
 
 def _set_angles(engine: NativeEngine, config: LlamaConfig) -> None:

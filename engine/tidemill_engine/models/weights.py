@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -37,7 +38,23 @@ _GGUF_NAMES = {
 }
 _HF_NAMES = {name: gguf_name for gguf_name, name in _GGUF_NAMES.items()}
 Values = npt.NDArray[np.float32] | npt.NDArray[np.uint16]
+_BLOCK_ITEMS = 32
+_BLOCK_KINDS = {3: ("q4_1", 20), 8: ("q8_0", 34)}
+"""ggml types whose blocks are passed on as they are: name, and bytes of 32 numbers (ggml-common.h)."""
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blocks:
+    """A quantised tensor as the file has it: `[rows, bytes of a row]` uint8, in blocks of a kind.
+
+    Where `interleaved_heads` is not 0, the halves of so many heads' rows come in turns.
+    """
+
+    data: npt.NDArray[np.uint8]
+    kind: str
+    columns: int
+    interleaved_heads: int = 0
 
 
 class WeightSource(Protocol):
@@ -57,6 +74,12 @@ class WeightSource(Protocol):
 
     def values(self, name: str) -> Values:
         """Read a tensor, float32 or bfloat16 as uint16; a missing one is a `ModelLoadError`."""
+
+    def block_kind(self, name: str) -> str | None:
+        """Return the kind of blocks of a tensor; None for plain numbers, and for what is not there."""
+
+    def blocks(self, name: str) -> Blocks:
+        """Read a tensor that has a `block_kind` without changing it."""
 
     def unread(self) -> list[str]:
         """Return the names, as the file has them, of tensors that nobody asked for."""
@@ -102,19 +125,54 @@ class GgufWeights:
 
     def values(self, name: str) -> Values:
         """Read a tensor as float32."""
+        values = self._dequantised(self._take(name))
+        heads = self._interleaved_heads(name)
+        return unpermuted(values, heads) if heads else values
+
+    def block_kind(self, name: str) -> str | None:
+        """Return the kind of blocks that the kernels take as they are."""
         found = self._head.tensors.get(gguf_name(name))
-        if found is None:
-            raise ModelLoadError(f"the GGUF file has no tensor {gguf_name(name)} ({name})")
-        self._unread.discard(found.name)
-        values = self._dequantised(found)
-        if self._is_permuted and name.endswith(("q_proj.weight", "k_proj.weight")):
-            heads = self._config.num_heads if "q_proj" in name else self._config.num_kv_heads
-            return unpermuted(values, heads)
-        return values
+        if found is None or len(found.shape) != 2 or found.shape[1] % _BLOCK_ITEMS:
+            return None
+        return _BLOCK_KINDS.get(found.type_id, (None, 0))[0]
+
+    def blocks(self, name: str) -> Blocks:
+        """Return a tensor's bytes."""
+        found = self._take(name)
+        kind, block_bytes = _BLOCK_KINDS[found.type_id]
+        num_bytes = found.num_elements // _BLOCK_ITEMS * block_bytes
+        return Blocks(
+            data=self._raw(found, num_bytes).reshape(found.shape[0], -1),
+            kind=kind,
+            columns=found.shape[1],
+            interleaved_heads=self._interleaved_heads(name),
+        )
 
     def unread(self) -> list[str]:
         """Return the names of tensors that nobody asked for."""
         return sorted(self._unread)
+
+    def _take(self, name: str) -> GgufTensor:
+        """Find a tensor and note that it was asked for."""
+        found = self._head.tensors.get(gguf_name(name))
+        if found is None:
+            raise ModelLoadError(f"the GGUF file has no tensor {gguf_name(name)} ({name})")
+        self._unread.discard(found.name)
+        return found
+
+    def _interleaved_heads(self, name: str) -> int:
+        """Return how many heads of a tensor have their halves in turns; 0 for none."""
+        if not self._is_permuted or not name.endswith(("q_proj.weight", "k_proj.weight")):
+            return 0
+        return self._config.num_heads if "q_proj" in name else self._config.num_kv_heads
+
+    def _raw(self, tensor: GgufTensor, num_bytes: int) -> npt.NDArray[np.uint8]:
+        """Return a tensor's bytes in the file and count them as read."""
+        raw = self._data[tensor.offset : tensor.offset + num_bytes]
+        if len(raw) != num_bytes:
+            raise ModelLoadError(f"the GGUF file ends within the tensor {tensor.name}")
+        self._read_bytes += num_bytes
+        return raw
 
     def _dequantised(self, tensor: GgufTensor) -> npt.NDArray[np.float32]:
         """Return a tensor's values in its shape."""
@@ -123,15 +181,11 @@ class GgufWeights:
         try:
             kind = gguf.GGMLQuantizationType(tensor.type_id)
             items_per_block, bytes_per_block = gguf.GGML_QUANT_SIZES[kind]
-            num_bytes = tensor.num_elements // items_per_block * bytes_per_block
-            raw = self._data[tensor.offset : tensor.offset + num_bytes]
-            if len(raw) != num_bytes:
-                raise ModelLoadError(f"the GGUF file ends within the tensor {tensor.name}")
+            raw = self._raw(tensor, tensor.num_elements // items_per_block * bytes_per_block)
             rows = raw.reshape(*tensor.shape[:-1], -1)
             values = np.array(gguf.dequantize(rows, kind), dtype=np.float32).reshape(tensor.shape)
         except (ValueError, KeyError, NotImplementedError) as error:
             raise ModelLoadError(f"tensor {tensor.name} has a format that can't be read: {error}") from error
-        self._read_bytes += num_bytes
         return values
 
 
@@ -175,6 +229,14 @@ class SafetensorsWeights:
         values = file.values(name)
         self._read_bytes += values.nbytes
         return values
+
+    def block_kind(self, name: str) -> str | None:  # noqa: ARG002 - none has blocks
+        """Return None: safetensors hold plain numbers."""
+        return None
+
+    def blocks(self, name: str) -> Blocks:
+        """Refuse: there are none."""
+        raise ModelLoadError(f"tensor {name} of a safetensors file has no blocks")
 
     def unread(self) -> list[str]:
         """Return the names of tensors that nobody asked for."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from tidemill_engine.errors import ModelLoadError
 from tidemill_engine.model_uri import find_model_path
-from tidemill_engine.models.native import load_weights, shape_of
+from tidemill_engine.models.native import held_formats, load_weights, shape_of
 from tidemill_engine.models.weights import open_weights
 from tidemill_engine.runner import machine
 from tidemill_engine.runner.base import RunnerInfo
@@ -101,7 +101,7 @@ def load_native_runner(
         max_model_len=size.max_model_len,
         num_blocks=size.num_blocks,
         block_size=config.cache.block_size,
-        dtype="bfloat16" if engine.shape.weights == "bf16" else engine.shape.weights,
+        dtype=config.model.quantization or "bfloat16",
         eos_token_ids=source.config.eos_token_ids,
         num_swap_blocks=config.cache.swap_bytes // bytes_per_block,
     )
@@ -112,9 +112,13 @@ def load_engine(
     source: WeightSource, config: CoreConfig, library: Path, max_model_len: int, report: ReportProgress
 ) -> NativeEngine:
     """Make the engine and fill it."""
-    weights = config.model.quantization or "bf16"
+    weights, head = held_formats(source, config.model.quantization)
     shape = shape_of(
-        source.config, block_size=config.cache.block_size, max_positions=max_model_len, weights=weights
+        source.config,
+        block_size=config.cache.block_size,
+        max_positions=max_model_len,
+        weights=weights,
+        head=head,
     )
     engine = NativeEngine(load_library(library), shape, machine.num_threads())
     load_weights(engine, source, report)

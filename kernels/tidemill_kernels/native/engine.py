@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tidemill_kernels.native.library import Draw, ModelConfig, Step
+from tidemill_kernels.native.library import Draw, ModelConfig, Step, Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Array = npt.NDArray[Any]
-FORMATS = {"bf16": 0, "int8": 1, "int4": 2}
+FORMATS = {"bf16": 0, "int8": 1, "int4": 2, "q4_1": 3, "q8_0": 4}
+"""How matrices are held; q4_1 and q8_0 as in the GGUF file, computed as the bfloat16 that they stand for."""
+KINDS = {"float32": 0, "bf16": 1, "q4_1": 2, "q8_0": 3}
+"""How tensors come."""
 MATRIX_KINDS = ("qkv", "out", "gate_up", "down", "head")
 NUM_BUCKETS = 9
 SECTIONS = ("embed", "norm", "qkv", "rope", "attention", "out", "gate_up", "down", "head")
@@ -82,6 +85,20 @@ class StepArrays:
     logit_tokens: Array
 
 
+@dataclass(frozen=True, kw_only=True)
+class StoredTensor:
+    """A tensor as a file has it: `data` are its rows' bytes, one after the other, of a kind in `KINDS`.
+
+    Where `interleaved_heads` is not 0, the halves of so many heads' rows come in turns and are put in order.
+    """
+
+    data: Array
+    kind: str
+    rows: int
+    columns: int
+    interleaved_heads: int = 0
+
+
 class NativeEngine:
     """Owns the weights, the threads and the buffers of one model."""
 
@@ -141,16 +158,28 @@ class NativeEngine:
         address = self._library.tm_engine_memory(self._handle)
         return np.ctypeslib.as_array((ctypes.c_uint8 * count).from_address(address))
 
-    def set(self, part: Part, values: Array, layer: int = WHOLE_MODEL) -> None:
-        """Take in a part: `[rows, columns]` or `[size]`, float32, or bfloat16 as uint16."""
-        rows = np.ascontiguousarray(values.reshape(-1, values.shape[-1]))
-        if rows.dtype not in {np.dtype(np.float32), np.dtype(np.uint16)}:
-            raise TypeError(f"weights are float32 or bfloat16 as uint16, not {rows.dtype}")
-        code = self._library.tm_engine_set(
-            self._handle, layer, part, rows.ctypes.data, rows.dtype == np.uint16, *rows.shape
+    def set(self, part: Part, values: Array | Sequence[StoredTensor], layer: int = WHOLE_MODEL) -> None:
+        """Take in a part: `[rows, columns]` or `[size]`, float32 or bfloat16 as uint16, or stored tensors.
+
+        Stored tensors lie above one another. A `ValueError` says that a part has another size, or that its
+        format can't hold such tensors.
+        """
+        stored = [stored_array(values)] if isinstance(values, np.ndarray) else list(values)
+        tensors = (Tensor * len(stored))(
+            *(
+                Tensor(
+                    data=tensor.data.ctypes.data,
+                    kind=KINDS[tensor.kind],
+                    heads=tensor.interleaved_heads,
+                    rows=tensor.rows,
+                    inputs=tensor.columns,
+                )
+                for tensor in stored
+            )
         )
-        if code != 0:
-            raise ValueError(f"{part.name} of layer {layer} can't be {values.shape}")
+        if self._library.tm_engine_set(self._handle, layer, part, tensors, len(stored)) != 0:
+            shapes = ", ".join(f"{tensor.rows} by {tensor.columns} {tensor.kind}" for tensor in stored)
+            raise ValueError(f"{part.name} of layer {layer} can't be {shapes}")
 
     def step(
         self, arrays: StepArrays, keys: Array, values: Array, *, wants_logits: bool
@@ -220,3 +249,12 @@ class NativeEngine:
     def use_tiles(self, kind: int, bucket: int, *, with_tiles: bool) -> None:
         """Choose how products of a kind and a bucket of rows are computed."""
         self._library.tm_engine_set_way(self._handle, kind, bucket, int(with_tiles))
+
+
+def stored_array(values: Array) -> StoredTensor:
+    """Return an array `[..., columns]` of float32, or of bfloat16 as uint16, as a stored tensor."""
+    rows = np.ascontiguousarray(values.reshape(-1, values.shape[-1]))
+    if rows.dtype not in {np.dtype(np.float32), np.dtype(np.uint16)}:
+        raise TypeError(f"weights are float32 or bfloat16 as uint16, not {rows.dtype}")
+    kind = "bf16" if rows.dtype == np.uint16 else "float32"
+    return StoredTensor(data=rows, kind=kind, rows=rows.shape[0], columns=rows.shape[1])

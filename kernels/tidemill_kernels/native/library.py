@@ -58,6 +58,16 @@ class Step(Structure):
     ]
 
 
+class Tensor(Structure):
+    """`Tensor` of source.h; `data` must outlive the call."""
+
+    _fields_ = [
+        ("data", c_void_p),
+        *((name, c_int32) for name in ("kind", "heads")),
+        *((name, c_int64) for name in ("rows", "inputs")),
+    ]
+
+
 class Draw(Structure):
     """`Draw` of sampling.h."""
 
@@ -75,7 +85,7 @@ _SIGNATURES = {
     "tm_has_tiles": (c_int32, []),
     "tm_engine_new": (c_void_p, [POINTER(ModelConfig)]),
     "tm_engine_free": (None, [c_void_p]),
-    "tm_engine_set": (c_int32, [c_void_p, c_int32, c_int32, c_void_p, c_int32, c_int64, c_int64]),
+    "tm_engine_set": (c_int32, [c_void_p, c_int32, c_int32, POINTER(Tensor), c_int64]),
     "tm_engine_memory": (c_void_p, [c_void_p]),
     "tm_engine_memory_bytes": (c_int64, [c_void_p]),
     "tm_engine_block_elements": (c_int64, [c_void_p]),

@@ -32,9 +32,9 @@ void* tm_engine_new(const ModelConfig* config) {
 
 void tm_engine_free(void* engine) { delete static_cast<Engine*>(engine); }
 
-int32_t tm_engine_set(void* handle, int32_t layer, int32_t part, const void* data, int32_t is_bf16, int64_t rows, int64_t columns) {
+int32_t tm_engine_set(void* handle, int32_t layer, int32_t part, const Tensor* tensors, int64_t count) {
   Engine& engine = *static_cast<Engine*>(handle);
-  return engine.model.set(engine.pool, layer, (Part)part, Source{data, columns, is_bf16 != 0}, rows) ? 0 : -1;
+  return engine.model.set(engine.pool, layer, (Part)part, Source{tensors, count}) ? 0 : -1;
 }
 
 void* tm_engine_memory(void* engine) { return static_cast<Engine*>(engine)->model.memory.data(); }
@@ -58,17 +58,19 @@ void tm_engine_times(void* handle, double* seconds) {
   }
 }
 
-// Seconds of one product, the best of `repeats`, of a layer's matrix (kinds as in ways.h) in a given way.
+// Mean seconds of one product of a matrix kind (as in ways.h) in a given way, over all layers in turn, as in a step: the
+// best of `repeats` such rounds.
 double tm_engine_time_matrix(void* handle, int32_t kind, int64_t rows, int32_t way, int32_t repeats) {
   static const Part kParts[kNumMatrixKinds] = {kQkv, kOut, kGateUp, kDown, kHead};
   Engine& engine = *static_cast<Engine*>(handle);
   Way before = engine.ways.chosen[kind][bucket_of(rows)];
   engine.ways.chosen[kind][bucket_of(rows)] = (Way)way;
+  int32_t layers = kParts[kind] == kHead ? 1 : engine.model.config.num_layers;
   double best = 1e9;
   for (int32_t i = 0; i < repeats; i++) {
     auto started = std::chrono::steady_clock::now();
-    engine.run_matrix(i % engine.model.config.num_layers, kParts[kind], kind, rows);
-    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count());
+    for (int32_t layer = 0; layer < layers; layer++) engine.run_matrix(layer, kParts[kind], kind, rows);
+    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count() / layers);
   }
   engine.ways.chosen[kind][bucket_of(rows)] = before;
   return best;

@@ -163,7 +163,7 @@ class Engine {
   template <typename Take>
   void product(int thread, int kind, const Matrix& matrix, const bf16* wide, int64_t rows, Take&& take) {
     Activations in{wide, nullptr, nullptr, nullptr, rows};
-    if (matrix.format != Format::kBf16 && !is_widened(matrix, rows)) {
+    if ((matrix.format == Format::kInt8 || matrix.format == Format::kInt4) && !is_widened(matrix, rows)) {
       int64_t stride = matrix.shape.padded_inputs();
       bool is_int4 = matrix.format == Format::kInt4;
       pool.each(rows, grain(rows), [&](int64_t row) {

@@ -24,7 +24,8 @@ struct Activations {
 // Which instructions compute a product. Rows are padded to 16 in memory, so tiles may read past the last one.
 enum class Way : int32_t { kVector = 0, kTiles = 1 };
 
-inline constexpr int64_t kRowChunk = 256;
+inline constexpr int64_t kRowChunk = 512;
+inline constexpr int64_t kBlockRows = 32;  // two tiles of rows
 inline constexpr int64_t kInt4WideRows = 12;  // from so many rows on, int4 panels are widened to bf16 first
 
 // What a thread needs beside the operands.
@@ -34,29 +35,55 @@ struct GemmScratch {
 };
 
 inline bool is_widened(const Matrix& matrix, int64_t rows) {
-  return matrix.format == Format::kInt4 && rows >= kInt4WideRows;
+  if (matrix.format == Format::kInt4) return rows >= kInt4WideRows;
+  return matrix.format == Format::kQ41 || matrix.format == Format::kQ80;
 }
 
-// Write an int4 panel out as bf16.
-inline void widen_int4_panel(const uint8_t* panel, int64_t inputs, bf16* to) {
-  for (int64_t group = 0; group < inputs / kGroup; group++, panel += kInt4GroupBytes) {
+// Write a panel of nibbles (int4, q4_1) out as bf16; `next` is asked for meanwhile.
+inline void widen_nibble_panel(const uint8_t* panel, int64_t inputs, bf16* to, const uint8_t* next) {
+  for (int64_t group = 0; group < inputs / kGroup; group++, panel += kInt4GroupBytes, to += kGroup * kPanel) {
     const uint16_t* halves = (const uint16_t*)(panel + kGroup / 2 * kPanel);
+    for (int line = 0; next != nullptr && line < kInt4GroupBytes / 64; line++) prefetch_l2(next + group * kInt4GroupBytes + line * 64);
     for (int first = 0; first < kPanel; first += kLanes) {
       VF scale = load_halves(halves + first), least = load_halves(halves + kPanel + first);
+#pragma GCC unroll 4
       for (int quad = 0; quad < 4; quad++) {
         VU bytes = load<VU>(panel + (quad * kPanel + first) * 4);
+#pragma GCC unroll 4
         for (int pair = 0; pair < 4; pair++) {  // pairs of the low nibbles, then of the high ones
-          int shift = pair / 2 * 4 + pair % 2 * 16;
-          VU low = (bytes >> shift) & 15u, high = (bytes >> (shift + 8)) & 15u;
-          VF a = __builtin_convertvector((VI)low, VF) * scale + least;
-          VF b = __builtin_convertvector((VI)high, VF) * scale + least;
-          VU a_bits = ((VU)a + 0x8000u) >> 16, b_bits = ((VU)b + 0x8000u) & 0xffff0000u;
-          int64_t k = group * kGroup + pair / 2 * 16 + quad * 4 + pair % 2 * 2;
-          store(to + (k / 2) * (2 * kPanel) + first * 2, a_bits | b_bits);
+          int shift = pair / 2 * 4 + pair % 2 * 16, input = pair / 2 * 16 + quad * 4 + pair % 2 * 2;
+          VF a = __builtin_convertvector((VI)((bytes >> shift) & 15u), VF) * scale + least;
+          VF b = __builtin_convertvector((VI)((bytes >> (shift + 8)) & 15u), VF) * scale + least;
+          store_pairs_bf16(to + input * kPanel + first * 2, a, b);
         }
       }
     }
   }
+}
+
+// The same for a panel of q8_0.
+inline void widen_byte_panel(const uint8_t* panel, int64_t inputs, bf16* to, const uint8_t* next) {
+  for (int64_t group = 0; group < inputs / kGroup; group++, panel += kQ80GroupBytes, to += kGroup * kPanel) {
+    const uint16_t* halves = (const uint16_t*)(panel + kGroup * kPanel);
+    for (int line = 0; next != nullptr && line < kQ80GroupBytes / 64; line++) prefetch_l2(next + group * kQ80GroupBytes + line * 64);
+    for (int first = 0; first < kPanel; first += kLanes) {
+      VF scale = load_halves(halves + first);
+#pragma GCC unroll 8
+      for (int quad = 0; quad < 8; quad++) {
+        VI bytes = load<VI>(panel + (quad * kPanel + first) * 4);
+        auto number = [&](int byte) { return __builtin_convertvector((bytes << (24 - 8 * byte)) >> 24, VF) * scale; };
+        bf16* at = to + quad * 4 * kPanel + first * 2;
+        store_pairs_bf16(at, number(0), number(1));
+        store_pairs_bf16(at + 2 * kPanel, number(2), number(3));
+      }
+    }
+  }
+}
+
+inline void widen_panel(const Matrix& matrix, int64_t index, bf16* to, const uint8_t* next) {
+  int64_t inputs = matrix.shape.padded_inputs();
+  if (matrix.format == Format::kQ80) widen_byte_panel(matrix.panel(index), inputs, to, next);
+  else widen_nibble_panel(matrix.panel(index), inputs, to, next);
 }
 
 // The sums of a bf16 panel for `count` rows: `sums[count][32]`.
@@ -114,30 +141,55 @@ inline void multiply_int8_panel(const Activations& in, int64_t first, int64_t co
   }
 }
 
-// The sums of an int4 panel for few rows: whole numbers within a group, floats across groups.
-inline void multiply_int4_panel(const Activations& in, int64_t first, int64_t count, const Matrix& matrix, int64_t index,
-                                float* sums) {
+// The sums of an int4 panel for a few rows: whole numbers within a group, floats across groups.
+template <int ROWS>
+inline void multiply_int4_rows(const Activations& in, int64_t first, const Matrix& matrix, int64_t index, float* sums,
+                               const uint8_t* next) {
   int64_t inputs = matrix.shape.padded_inputs(), groups = inputs / kGroup;
-  for (int64_t row = 0; row < count; row++) {
-    const uint8_t* numbers = in.narrow + (first + row) * inputs;
-    const int32_t* group_sums = in.group_sums + (first + row) * groups;
-    for (int column = 0; column < kPanel; column += kLanes) {
-      VF total{};
-      const uint8_t* at = matrix.panel(index) + column * 4;
-      for (int64_t group = 0; group < groups; group++, at += kInt4GroupBytes) {
-        VI acc{};
+  constexpr int kVectors = kPanel / kLanes > 2 ? 2 : kPanel / kLanes;
+  for (int column = 0; column < kPanel; column += kVectors * kLanes) {
+    VF total[ROWS][kVectors] = {};
+    const uint8_t* at = matrix.panel(index);
+    for (int64_t group = 0; group < groups; group++, at += kInt4GroupBytes) {
+      for (int line = 0; next != nullptr && line < kInt4GroupBytes / 64; line++) prefetch_l2(next + group * kInt4GroupBytes + line * 64);
+      const uint16_t* halves = (const uint16_t*)(at + kGroup / 2 * kPanel);
+      for (int v = 0; v < kVectors; v++) {
+        int place = column + v * kLanes;
+        VI acc[ROWS] = {};
 #pragma GCC unroll 4
         for (int quad = 0; quad < 4; quad++) {
-          VI bytes = load<VI>(at + quad * kPanel * 4);
-          acc = multiply_quads(acc, bytes & 0x0f0f0f0f, splat_quad(numbers + group * kGroup + quad * 4));
-          acc = multiply_quads(acc, (VI)((VU)bytes >> 4) & 0x0f0f0f0f, splat_quad(numbers + group * kGroup + 16 + quad * 4));
+          VI bytes = load<VI>(at + (quad * kPanel + place) * 4);
+          VI low = bytes & 0x0f0f0f0f, high = (VI)((VU)bytes >> 4) & 0x0f0f0f0f;
+#pragma GCC unroll 4
+          for (int r = 0; r < ROWS; r++) {
+            const uint8_t* numbers = in.narrow + (first + r) * inputs + group * kGroup + quad * 4;
+            acc[r] = multiply_quads(acc[r], low, splat_quad(numbers));
+            acc[r] = multiply_quads(acc[r], high, splat_quad(numbers + kGroup / 2));
+          }
         }
-        const uint16_t* halves = (const uint16_t*)(at - column * 4 + kGroup / 2 * kPanel) + column;
-        total = total + __builtin_convertvector(acc, VF) * load_halves(halves);
-        total = total + load_halves(halves + kPanel) * (float)group_sums[group];
-        prefetch_l1(at + 4 * kInt4GroupBytes);
+        VF scale = load_halves(halves + place), least = load_halves(halves + kPanel + place);
+        for (int r = 0; r < ROWS; r++) {
+          total[r][v] = total[r][v] + __builtin_convertvector(acc[r], VF) * scale;
+          total[r][v] = total[r][v] + least * (float)in.group_sums[(first + r) * groups + group];
+        }
       }
-      store(sums + row * kPanel + column, total * in.scales[first + row]);
+    }
+    for (int r = 0; r < ROWS; r++)
+      for (int v = 0; v < kVectors; v++)
+        store(sums + r * kPanel + column + v * kLanes, total[r][v] * in.scales[first + r]);
+  }
+}
+
+inline void multiply_int4_panel(const Activations& in, int64_t first, int64_t count, const Matrix& matrix, int64_t index,
+                                float* sums, const uint8_t* next) {
+  for (int64_t row = 0; row < count; row += 4) {
+    const uint8_t* ahead = row == 0 ? next : nullptr;
+    float* to = sums + row * kPanel;
+    switch (std::min<int64_t>(4, count - row)) {
+      case 1: multiply_int4_rows<1>(in, first + row, matrix, index, to, ahead); break;
+      case 2: multiply_int4_rows<2>(in, first + row, matrix, index, to, ahead); break;
+      case 3: multiply_int4_rows<3>(in, first + row, matrix, index, to, ahead); break;
+      default: multiply_int4_rows<4>(in, first + row, matrix, index, to, ahead);
     }
   }
 }
@@ -147,29 +199,29 @@ template <typename Take>
 inline void gemm(Pool& pool, GemmScratch& scratch, const Activations& in, const Matrix& matrix, Way way, Take&& take) {
   int64_t panels = matrix.shape.panels(), inputs = matrix.shape.padded_inputs();
   int64_t chunks = (in.rows + kRowChunk - 1) / kRowChunk;
-  float* sums = scratch.sums.reserve((kRowChunk + 64) * kPanel);
+  float* sums = scratch.sums.reserve(2 * kBlockRows * kPanel);
   bool is_wide = is_widened(matrix, in.rows);
   bf16* widened = is_wide ? (bf16*)scratch.widened.reserve(2 * inputs * kPanel) : nullptr;
   pool.each(panels * chunks, 1, [&](int64_t task) {
     int64_t chunk = task / panels, panel = task % panels;
     int64_t first = in.rows * chunk / chunks / 16 * 16, last = in.rows * (chunk + 1) / chunks / 16 * 16;
     if (chunk == chunks - 1) last = in.rows;
-    int64_t count = last - first;
     const uint8_t* next = panel + pool.size() < panels ? matrix.panel(panel + pool.size()) : nullptr;
-    if (matrix.format == Format::kInt8) {
-      multiply_int8_panel(in, first, count, matrix, panel, way, sums, next);
-    } else if (matrix.format == Format::kInt4 && !is_wide) {
-      multiply_int4_panel(in, first, count, matrix, panel, sums);
-    } else {
-      const uint8_t* values = matrix.panel(panel);
-      if (is_wide) {
-        widen_int4_panel(values, inputs, widened);
-        values = (const uint8_t*)widened;
-        next = nullptr;
-      }
-      multiply_bf16_panel(in.wide + first * inputs, inputs, count, values, way, sums, next);
+    const uint8_t* values = matrix.panel(panel);
+    if (is_wide) {
+      widen_panel(matrix, panel, widened, next);
+      values = (const uint8_t*)widened;
+      next = nullptr;
     }
-    take(panel, first, count, (const float*)sums);
+    // The sums of a few rows stay in the nearest cache until they are taken.
+    int64_t most = way == Way::kTiles ? kBlockRows : 2 * kMaxRows;
+    for (int64_t row = first; row < last; row += most, next = nullptr) {
+      int64_t count = std::min(most, last - row);
+      if (matrix.format == Format::kInt8) multiply_int8_panel(in, row, count, matrix, panel, way, sums, next);
+      else if (matrix.format == Format::kInt4 && !is_wide) multiply_int4_panel(in, row, count, matrix, panel, sums, next);
+      else multiply_bf16_panel(in.wide + row * inputs, inputs, count, values, way, sums, next);
+      take(panel, row, count, (const float*)sums);
+    }
   });
 }
 

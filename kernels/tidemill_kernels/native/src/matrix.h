@@ -2,7 +2,9 @@
 //
 // bf16: `[n / 32][k / 2][32][2]`, which dpbf16 and an AMX tile both read. int8: `[n / 32][k / 4][32][4]`, with a scale
 // and a sum per output behind. int4: `[n / 32][k / 32]` groups of `[4][32][4]` bytes of two nibbles, then a scale and a
-// least value per output as halves. Outputs are padded to 32 and inputs to 64. Knows layouts; multiplies nothing.
+// least value per output as halves. q4_1 and q8_0 are a GGUF file's blocks of those names, kept as they are and multiplied
+// as the bf16 numbers that they stand for: q4_1 lies as int4 does, q8_0 as groups of `[8][32][4]` bytes and a scale per
+// output as half. Outputs are padded to 32 and inputs to 64. Knows layouts; multiplies nothing.
 #pragma once
 
 #include <algorithm>
@@ -11,16 +13,16 @@
 
 #include "memory.h"
 #include "pool.h"
-#include "simd.h"
+#include "source.h"
 
 namespace tidemill {
 
 inline constexpr int kPanel = 32;
 inline constexpr int kInputPadding = 64;
-inline constexpr int kGroup = 32;  // inputs that share an int4 scale
 inline constexpr int kInt4GroupBytes = kGroup / 2 * kPanel + 2 * 2 * kPanel;
+inline constexpr int kQ80GroupBytes = kGroup * kPanel + 2 * kPanel;
 
-enum class Format : int32_t { kBf16 = 0, kInt8 = 1, kInt4 = 2 };
+enum class Format : int32_t { kBf16 = 0, kInt8 = 1, kInt4 = 2, kQ41 = 3, kQ80 = 4 };
 
 // How rows of a source become columns of panels: as they come, or gate and up in turns of 16, so that one panel holds
 // both halves of 16 outputs of an MLP's gate.
@@ -57,8 +59,9 @@ struct Matrix {
     int64_t inputs = shape.padded_inputs();
     if (format == Format::kBf16) return 2 * inputs * kPanel;
     if (format == Format::kInt8) return inputs * kPanel;
-    return inputs / kGroup * kInt4GroupBytes;
+    return inputs / kGroup * group_bytes();
   }
+  int64_t group_bytes() const { return format == Format::kQ80 ? kQ80GroupBytes : kInt4GroupBytes; }
   uint8_t* panel(int64_t index) const { return values + index * panel_bytes(); }
 };
 
@@ -78,29 +81,6 @@ inline Matrix view_packed(uint8_t* memory, Shape shape, Format format) {
   }
   return matrix;
 }
-
-// Rows of a matrix as they come from a file, `[outputs, inputs]`: float32 or bf16.
-struct Source {
-  const void* data;
-  int64_t inputs;
-  bool is_bf16;
-
-  float at(int64_t row, int64_t column) const {
-    int64_t index = row * inputs + column;
-    return is_bf16 ? to_float(static_cast<const bf16*>(data)[index]) : static_cast<const float*>(data)[index];
-  }
-
-  // Copy a row, or zeros for -1, with zeros behind it.
-  void row(int64_t index, int64_t padded, float* to) const {
-    int64_t count = index < 0 ? 0 : inputs;
-    if (is_bf16) {
-      for (int64_t k = 0; k < count; k++) to[k] = to_float(static_cast<const bf16*>(data)[index * inputs + k]);
-    } else if (count > 0) {
-      std::memcpy(to, static_cast<const float*>(data) + index * inputs, count * sizeof(float));
-    }
-    std::memset(to + count, 0, (padded - count) * sizeof(float));
-  }
-};
 
 inline void pack_bf16_panel(const Matrix& into, int64_t panel, const float* rows) {
   int64_t inputs = into.shape.padded_inputs();
@@ -154,19 +134,58 @@ inline void pack_int4_panel(const Matrix& into, int64_t panel, const float* rows
   }
 }
 
+// Copy the blocks of one output; `row` is null for padding.
+inline void pack_q41_row(const Matrix& into, int64_t panel, int column, const uint8_t* row, int64_t inputs) {
+  for (int64_t group = 0; group < into.shape.padded_inputs() / kGroup; group++) {
+    uint8_t* to = into.panel(panel) + group * kInt4GroupBytes;
+    uint16_t* halves = (uint16_t*)(to + kGroup / 2 * kPanel);
+    uint8_t none[kQ41Bytes] = {};
+    const uint8_t* block = row != nullptr && group < inputs / kGroup ? row + group * kQ41Bytes : none;
+    std::memcpy(halves + column, block, 2);
+    std::memcpy(halves + kPanel + column, block + 2, 2);
+    for (int quad = 0; quad < 4; quad++) std::memcpy(to + (quad * kPanel + column) * 4, block + 4 + quad * 4, 4);
+  }
+}
+
+inline void pack_q80_row(const Matrix& into, int64_t panel, int column, const uint8_t* row, int64_t inputs) {
+  for (int64_t group = 0; group < into.shape.padded_inputs() / kGroup; group++) {
+    uint8_t* to = into.panel(panel) + group * kQ80GroupBytes;
+    uint8_t none[kQ80Bytes] = {};
+    const uint8_t* block = row != nullptr && group < inputs / kGroup ? row + group * kQ80Bytes : none;
+    std::memcpy(to + kGroup * kPanel + column * 2, block, 2);
+    for (int quad = 0; quad < 8; quad++) std::memcpy(to + (quad * kPanel + column) * 4, block + 2 + quad * 4, 4);
+  }
+}
+
+// Say whether a matrix of that format can be made of the source without changing a number that the format can't hold.
+inline bool is_packable(const Source& source, Format format) {
+  if (format == Format::kQ41) return source.is_all(Kind::kQ41);
+  if (format == Format::kQ80) return source.is_all(Kind::kQ80);
+  return true;
+}
+
+inline void pack_panel(const Matrix& into, const Source& source, int64_t panel, std::vector<float>& rows) {
+  int64_t inputs = into.shape.padded_inputs();
+  bool is_q41 = into.format == Format::kQ41 || (into.format == Format::kInt4 && source.is_all(Kind::kQ41));
+  for (int column = 0; column < kPanel; column++) {
+    int64_t row = into.shape.source_row(panel * kPanel + column);
+    if (is_q41) pack_q41_row(into, panel, column, source.raw_row(row), into.shape.inputs);
+    else if (into.format == Format::kQ80) pack_q80_row(into, panel, column, source.raw_row(row), into.shape.inputs);
+    else source.row(row, inputs, rows.data() + column * inputs);
+  }
+  if (is_q41) return;
+  if (into.format == Format::kBf16) pack_bf16_panel(into, panel, rows.data());
+  else if (into.format == Format::kInt8) pack_int8_panel(into, panel, rows.data());
+  else if (into.format == Format::kInt4) pack_int4_panel(into, panel, rows.data());
+}
+
 // Pack a whole matrix into memory that holds `packed_bytes`, all threads at once.
 inline Matrix pack(Pool& pool, const Source& source, Shape shape, Format format, uint8_t* memory) {
   Matrix matrix = view_packed(memory, shape, format);
   int64_t inputs = shape.padded_inputs();
   pool.run([&](int) {
     std::vector<float> rows(kPanel * inputs);
-    pool.each(shape.panels(), 1, [&](int64_t panel) {
-      for (int column = 0; column < kPanel; column++)
-        source.row(shape.source_row(panel * kPanel + column), inputs, rows.data() + column * inputs);
-      if (format == Format::kBf16) pack_bf16_panel(matrix, panel, rows.data());
-      else if (format == Format::kInt8) pack_int8_panel(matrix, panel, rows.data());
-      else pack_int4_panel(matrix, panel, rows.data());
-    });
+    pool.each(shape.panels(), 1, [&](int64_t panel) { pack_panel(matrix, source, panel, rows); });
   });
   return matrix;
 }

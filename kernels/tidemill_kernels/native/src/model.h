@@ -50,18 +50,19 @@ struct Model {
   int64_t qkv_size() const { return query_size() + 2 * kv_size(); }
   int64_t num_bytes() const { return num_bytes_; }
 
-  // Copy or pack a part of the weights from float32 or bf16 rows; false if there is no such part or it has another size.
-  bool set(Pool& pool, int32_t layer, Part part, const Source& source, int64_t rows) {
-    if (layer >= config.num_layers) return false;
+  // Copy or pack a part of the weights; false if there is no such part, or it has another size or can't be held so.
+  bool set(Pool& pool, int32_t layer, Part part, const Source& source) {
+    if (layer >= config.num_layers || !source.is_sound()) return false;
+    int64_t rows = source.rows(), inputs = source.inputs();
     if (part == kEmbedding) return set_embedding(pool, source, rows);
     if (Matrix* matrix = matrix_of(layer, part)) {
-      if (matrix->shape.outputs != rows || matrix->shape.inputs != source.inputs) return false;
+      if (matrix->shape.outputs != rows || matrix->shape.inputs != inputs || !is_packable(source, matrix->format)) return false;
       pack(pool, source, matrix->shape, matrix->format, matrix->values);
       return true;
     }
     auto [to, size] = vector_of(layer, part);
-    if (to == nullptr || rows * source.inputs != size) return false;
-    for (int64_t i = 0; i < size; i++) to[i] = source.at(i / source.inputs, i % source.inputs);
+    if (to == nullptr || rows * inputs != size) return false;
+    for (int64_t row = 0; row < rows; row++) source.row(row, inputs, to + row * inputs);
     return true;
   }
 
@@ -112,10 +113,12 @@ struct Model {
   }
 
   bool set_embedding(Pool& pool, const Source& source, int64_t rows) {
-    if (rows != config.vocab_size || source.inputs != config.hidden_size) return false;
+    if (rows != config.vocab_size || source.inputs() != config.hidden_size) return false;
     pool.run([&](int) {
+      std::vector<float> values(hidden_stride());
       pool.each(rows, 64, [&](int64_t row) {
-        for (int64_t i = 0; i < source.inputs; i++) embedding[row * hidden_stride() + i] = to_bf16(source.at(row, i));
+        source.row(row, hidden_stride(), values.data());
+        store_row_bf16(embedding + row * hidden_stride(), values.data(), hidden_stride());
       });
     });
     return true;

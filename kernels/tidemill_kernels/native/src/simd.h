@@ -91,6 +91,19 @@ inline void store_bf16(bf16* to, VF value) {
 #endif
 }
 
+// The numbers of two vectors as bf16, rounded as in store_bf16, in turns: a[0], b[0], a[1], b[1], ...
+inline void store_pairs_bf16(bf16* to, VF a, VF b) {
+#if defined(__AVX512BF16__)
+  alignas(64) static constexpr uint16_t kTurns[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                                      8,  24, 9,  25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  __m512i one_after_other = (__m512i)_mm512_cvtne2ps_pbh((__m512)b, (__m512)a);
+  _mm512_storeu_si512(to, _mm512_permutexvar_epi16(_mm512_load_si512(kTurns), one_after_other));
+#else
+  auto rounded = [](VF value) { return (VU)value + 0x7fffu + (((VU)value >> 16) & 1u); };
+  store(to, (rounded(a) >> 16) | (rounded(b) & 0xffff0000u));
+#endif
+}
+
 // Write `size` floats times a factor as bf16.
 inline void store_row_bf16(bf16* to, const float* from, int64_t size, float factor = 1.0f) {
   int64_t i = 0;
