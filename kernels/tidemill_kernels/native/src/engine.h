@@ -245,8 +245,7 @@ class Engine {
       int64_t tokens = model.cache.tile_tokens();
       return Walk{cache_of(piece), piece.head, piece.head + piece.heads, piece.begin / tokens / 2 * 2, (piece.end + tokens - 1) / tokens};
     };
-    // Threads take a few pieces in a row, so that they know which is next.
-    pool.each(count, std::clamp<int64_t>(count / (pool.size() * 8), 1, 4), [&](int64_t i) {
+    pool.each(count, 1, [&](int64_t i) {
       const Piece& piece = plan_.pieces[i];
       bool is_read_once = piece.kind != Piece::kChunk;
       if (is_read_once) {

@@ -24,7 +24,7 @@ struct Activations {
 // Which instructions compute a product. Rows are padded to 16 in memory, so tiles may read past the last one.
 enum class Way : int32_t { kVector = 0, kTiles = 1 };
 
-inline constexpr int64_t kRowChunk = 512;
+inline constexpr int64_t kRowChunk = 512, kLeastChunk = 256;
 inline constexpr int64_t kBlockRows = 32;  // two tiles of rows
 inline constexpr int64_t kInt4WideRows = 12;  // from so many rows on, int4 panels are widened to bf16 first
 
@@ -198,7 +198,8 @@ inline void multiply_int4_panel(const Activations& in, int64_t first, int64_t co
 template <typename Take>
 inline void gemm(Pool& pool, GemmScratch& scratch, const Activations& in, const Matrix& matrix, Way way, Take&& take) {
   int64_t panels = matrix.shape.panels(), inputs = matrix.shape.padded_inputs();
-  int64_t chunks = (in.rows + kRowChunk - 1) / kRowChunk;
+  // Of many rows each thread takes some with all panels, so that what it writes stays in its cache; else panels are shared.
+  int64_t chunks = std::max((in.rows + kRowChunk - 1) / kRowChunk, std::min<int64_t>(pool.size(), in.rows / kLeastChunk));
   float* sums = scratch.sums.reserve(2 * kBlockRows * kPanel);
   bool is_wide = is_widened(matrix, in.rows);
   bf16* widened = is_wide ? (bf16*)scratch.widened.reserve(2 * inputs * kPanel) : nullptr;
@@ -206,7 +207,7 @@ inline void gemm(Pool& pool, GemmScratch& scratch, const Activations& in, const 
     int64_t chunk = task / panels, panel = task % panels;
     int64_t first = in.rows * chunk / chunks / 16 * 16, last = in.rows * (chunk + 1) / chunks / 16 * 16;
     if (chunk == chunks - 1) last = in.rows;
-    const uint8_t* next = panel + pool.size() < panels ? matrix.panel(panel + pool.size()) : nullptr;
+    const uint8_t* next = panel + 1 < panels ? matrix.panel(panel + 1) : nullptr;
     const uint8_t* values = matrix.panel(panel);
     if (is_wide) {
       widen_panel(matrix, panel, widened, next);

@@ -1,7 +1,8 @@
 // A small pool of threads that walk through the same code together, phase by phase.
 //
-// A phase's tasks are dealt out by a counter, and it ends when they are done, not when every thread has come: one that
-// the system has put aside holds nobody up unless it has a task in hand, and skips the phases that it missed. Waiting
+// A thread begins with its own part of a phase's tasks, the same part in every phase, so that it finds what it wrote in
+// its own cache; who is done takes from the others. A phase ends when its tasks are done, not when every thread has come:
+// one that the system has put aside holds nobody up unless it has a task in hand, and skips what it missed. Waiting
 // threads spin for a while and then give their time away; between runs they sleep. Knows no operator. The caller's thread
 // is number 0.
 #pragma once
@@ -34,7 +35,7 @@ inline void pause_briefly() {
 
 class Pool {
  public:
-  explicit Pool(int num_threads) : num_threads_(num_threads < 1 ? 1 : num_threads) {
+  explicit Pool(int num_threads) : num_threads_(num_threads < 1 ? 1 : num_threads), parts_(num_threads_) {
     for (int thread = 1; thread < num_threads_; thread++) threads_.emplace_back([this, thread] { serve(thread); });
   }
 
@@ -55,15 +56,16 @@ class Pool {
   void run(Body&& body) {
     call_ = [](void* context, int thread) { (*static_cast<std::remove_reference_t<Body>*>(context))(thread); };
     context_ = &body;
-    first_phase_ = phase_of(ticket_.load());
+    first_phase_ = open_phase_.load();
     if (num_threads_ > 1) start_run();
     phase_ = first_phase_;
+    thread_ = 0;
     call_(context_, 0);
     open_run_.store(0);
     wait_until([&] { return num_inside_.load() == 0; });
   }
 
-  // Within a run: deal out 0 .. count in pieces of `grain` and return when all have been done, by whomever.
+  // Within a run: do 0 .. count in pieces of at most `grain` and return when all have been done, by whomever.
   template <typename Body>
   void each(int64_t count, int64_t grain, Body&& body) {
     if (num_threads_ == 1 || count == 0) {
@@ -71,21 +73,28 @@ class Pool {
       return;
     }
     const uint32_t phase = phase_++;
-    for (int64_t first; (first = take(phase, count, grain)) < count;) {
-      int64_t last = first + grain < count ? first + grain : count;
-      for (int64_t i = first; i < last; i++) body(i);
-      if (num_done_.fetch_add(last - first, std::memory_order_acq_rel) + last - first == count) {
+    for (Range range; (range = take(phase, count, grain)).first < range.last;) {
+      for (int64_t i = range.first; i < range.last; i++) body(i);
+      int64_t size = range.last - range.first;
+      if (num_done_.fetch_add(size, std::memory_order_acq_rel) + size == count) {
         num_done_.store(0, std::memory_order_relaxed);
-        ticket_.store((uint64_t)(phase + 1) << 32, std::memory_order_release);
+        for (Part& part : parts_) part.ticket.store((uint64_t)(phase + 1) << 32, std::memory_order_relaxed);
+        open_phase_.store(phase + 1, std::memory_order_release);
       }
     }
-    wait_until([&] { return phase_of(ticket_.load(std::memory_order_acquire)) != phase; });
+    wait_until([&] { return open_phase_.load(std::memory_order_acquire) != phase; });
   }
 
  private:
   static constexpr int kSpins = 2000;
 
-  static uint32_t phase_of(uint64_t ticket) { return (uint32_t)(ticket >> 32); }
+  struct Range {
+    int64_t first, last;
+  };
+
+  struct alignas(64) Part {
+    std::atomic<uint64_t> ticket{0};  // the phase, and in the lower half how many of the part's tasks are taken
+  };
 
   template <typename Condition>
   static void wait_until(Condition&& is_met) {
@@ -94,16 +103,23 @@ class Pool {
     }
   }
 
-  // Take the next piece of a phase; `count` if there is none left or the phase is over.
-  int64_t take(uint32_t phase, int64_t count, int64_t grain) {
-    uint64_t ticket = ticket_.load(std::memory_order_acquire);
-    while (phase_of(ticket) == phase && (int64_t)(uint32_t)ticket < count) {
-      if (ticket_.compare_exchange_weak(ticket, ticket + grain, std::memory_order_acq_rel)) return (uint32_t)ticket;
+  // Take the next tasks of a phase, first of this thread's own; none if all are taken or the phase is over.
+  Range take(uint32_t phase, int64_t count, int64_t grain) {
+    for (int turn = 0; turn < num_threads_; turn++) {
+      int owner = (thread_ + turn) % num_threads_;
+      int64_t begin = count * owner / num_threads_, end = count * (owner + 1) / num_threads_;
+      std::atomic<uint64_t>& part = parts_[owner].ticket;
+      uint64_t ticket = part.load(std::memory_order_acquire);
+      while ((uint32_t)(ticket >> 32) == phase && begin + (int64_t)(uint32_t)ticket < end) {
+        int64_t first = begin + (uint32_t)ticket, size = end - first < grain ? end - first : grain;
+        if (part.compare_exchange_weak(ticket, ticket + size, std::memory_order_acq_rel)) return {first, first + size};
+      }
     }
-    return count;
+    return {0, 0};
   }
 
   void serve(int thread) {
+    thread_ = thread;
     for (uint32_t seen = 0;;) {
       uint32_t current;
       for (int spins = 0; (current = run_.load(std::memory_order_acquire)) == seen; spins++) {
@@ -142,17 +158,19 @@ class Pool {
   }
 
   const int num_threads_;
+  std::vector<Part> parts_;
   std::vector<std::thread> threads_;
   void (*call_)(void*, int) = nullptr;
   void* context_ = nullptr;
   uint32_t first_phase_ = 0;
   inline static thread_local uint32_t phase_ = 0;  // the phase that this thread comes to next
+  inline static thread_local int thread_ = 0;
   std::atomic<bool> is_stopping_{false};
   alignas(64) std::atomic<uint32_t> run_{0};
   alignas(64) std::atomic<uint32_t> open_run_{0};
   alignas(64) std::atomic<int> num_asleep_{0};
   alignas(64) std::atomic<int> num_inside_{0};
-  alignas(64) std::atomic<uint64_t> ticket_{0};  // the phase, and in the lower half its next task
+  alignas(64) std::atomic<uint32_t> open_phase_{0};
   alignas(64) std::atomic<int64_t> num_done_{0};
 };
 
