@@ -14,6 +14,12 @@
 
 namespace tidemill {
 
+// What is asked for while something else is computed: so many lines from `at` on in each step.
+struct Prefetch {
+  const uint8_t* at = nullptr;
+  int64_t lines = 0;
+};
+
 #if defined(TIDEMILL_AMX)
 inline constexpr bool kHasAmx = true;
 
@@ -44,7 +50,7 @@ struct TileScope {
 // `columns(step)` is where its first 16 columns lie, the others `second` bytes further, groups of inputs `stride` apart.
 template <bool IS_INT8, bool IS_ADDED, bool HAS_SECOND_ROWS, typename Columns>
 inline void multiply_tiles(const void* rows, int64_t row_stride, const Columns& columns, int64_t second, int64_t stride,
-                           int64_t steps, void* out, int64_t out_stride, const uint8_t* next = nullptr) {
+                           int64_t steps, void* out, int64_t out_stride, Prefetch next = {}) {
   const uint8_t* a0 = static_cast<const uint8_t*>(rows);
   const uint8_t* a1 = a0 + 16 * row_stride;
   uint8_t* to = static_cast<uint8_t*>(out);
@@ -85,9 +91,7 @@ inline void multiply_tiles(const void* rows, int64_t row_stride, const Columns& 
         _tile_dpbf16ps(3, 5, 7);
       }
     }
-    if (next != nullptr) {
-      for (int line = 0; line < 32; line++) prefetch_l2(next + (step * 32 + line) * 64);
-    }
+    for (int64_t line = 0; line < next.lines; line++, next.at += 64) prefetch_l2(next.at);
   }
   _tile_stored(0, to, out_stride);
   _tile_stored(1, to + 64, out_stride);
@@ -98,15 +102,15 @@ inline void multiply_tiles(const void* rows, int64_t row_stride, const Columns& 
   order_memory(out);
 }
 
-// The same for any number of rows, 32 at a time; memory must hold whole tiles of rows.
+// The same for any number of rows, 32 at a time; memory must hold whole tiles of rows. `next` is for the first 32.
 template <bool IS_INT8, bool IS_ADDED, typename Columns>
 inline void multiply_all_tiles(const void* rows, int64_t row_stride, int64_t count, const Columns& columns,
                                int64_t second, int64_t stride, int64_t steps, void* out, int64_t out_stride,
-                               const uint8_t* next = nullptr) {
+                               Prefetch next = {}) {
   for (int64_t row = 0; row < count; row += 32) {
     const uint8_t* from = static_cast<const uint8_t*>(rows) + row * row_stride;
     uint8_t* to = static_cast<uint8_t*>(out) + row * out_stride;
-    const uint8_t* ahead = row == 0 ? next : nullptr;
+    Prefetch ahead = row == 0 ? next : Prefetch{};
     if (count - row > 16)
       multiply_tiles<IS_INT8, IS_ADDED, true>(from, row_stride, columns, second, stride, steps, to, out_stride, ahead);
     else

@@ -25,7 +25,8 @@ struct Activations {
 enum class Way : int32_t { kVector = 0, kTiles = 1 };
 
 inline constexpr int64_t kRowChunk = 512, kLeastChunk = 256;
-inline constexpr int64_t kBlockRows = 32;  // two tiles of rows
+inline constexpr int64_t kBlockRows = 32;    // two tiles of rows
+inline constexpr int64_t kStepBytes = 2048;  // of a panel: what a tile kernel multiplies in a step
 inline constexpr int64_t kInt4WideRows = 12;  // from so many rows on, int4 panels are widened to bf16 first
 
 // What a thread needs beside the operands.
@@ -88,7 +89,7 @@ inline void widen_panel(const Matrix& matrix, int64_t index, bf16* to, const uin
 
 // The sums of a bf16 panel for `count` rows: `sums[count][32]`.
 inline void multiply_bf16_panel(const bf16* rows, int64_t inputs, int64_t count, const uint8_t* panel, Way way,
-                                float* sums, const uint8_t* next) {
+                                float* sums, Prefetch next) {
 #if defined(TIDEMILL_AMX)
   if (way == Way::kTiles) {
     auto columns = [=](int64_t step) { return panel + step * 16 * kPanel * 4; };
@@ -98,12 +99,12 @@ inline void multiply_bf16_panel(const bf16* rows, int64_t inputs, int64_t count,
   }
 #endif
   (void)way;
-  multiply_bf16(rows, inputs, count, panel, kPanel / kUnit, kUnit * 4, kPanel * 4, inputs / 2, sums, kPanel, false, next);
+  multiply_bf16(rows, inputs, count, panel, kPanel / kUnit, kUnit * 4, kPanel * 4, inputs / 2, sums, kPanel, false, next.at);
 }
 
 // The sums of an int8 panel, scaled back to floats.
 inline void multiply_int8_panel(const Activations& in, int64_t first, int64_t count, const Matrix& matrix, int64_t index,
-                                Way way, float* sums, const uint8_t* next) {
+                                Way way, float* sums, Prefetch next) {
   int64_t inputs = matrix.shape.padded_inputs();
   const uint8_t* panel = matrix.panel(index);
   const uint8_t* rows = in.narrow + first * inputs;
@@ -126,7 +127,7 @@ inline void multiply_int8_panel(const Activations& in, int64_t first, int64_t co
           Columns<kMaxUnits> at{{}, kPanel * 4};
           for (int u = 0; u < kMaxUnits; u++) at.units[u] = panel + (unit + u) * kUnit * 4;
           multiply_rows_int8<kRows, kMaxUnits>(rows + row * inputs, inputs, at, inputs / 4,
-                                               whole + row * kPanel + unit * kUnit, kPanel, row == 0 ? next : nullptr);
+                                               whole + row * kPanel + unit * kUnit, kPanel, row == 0 ? next.at : nullptr);
         }
       });
     });
@@ -194,6 +195,12 @@ inline void multiply_int4_panel(const Activations& in, int64_t first, int64_t co
   }
 }
 
+// Spread a panel over so many blocks of rows: more than a few lines at a time wait for one another.
+inline Prefetch spread(const uint8_t* panel, int64_t blocks) {
+  if (panel == nullptr) return {};
+  return {panel, std::max<int64_t>(1, (kStepBytes / 64 + blocks - 1) / blocks)};
+}
+
 // Within a run of the pool: compute all outputs and call take(panel, first_row, rows, sums[rows][32]) for each part.
 template <typename Take>
 inline void gemm(Pool& pool, GemmScratch& scratch, const Activations& in, const Matrix& matrix, Way way, Take&& take) {
@@ -216,12 +223,14 @@ inline void gemm(Pool& pool, GemmScratch& scratch, const Activations& in, const 
     }
     // The sums of a few rows stay in the nearest cache until they are taken.
     int64_t most = way == Way::kTiles ? kBlockRows : 2 * kMaxRows;
-    for (int64_t row = first; row < last; row += most, next = nullptr) {
+    Prefetch ahead = spread(next, way == Way::kTiles ? (last - first + most - 1) / most : 1);
+    for (int64_t row = first; row < last; row += most) {
       int64_t count = std::min(most, last - row);
-      if (matrix.format == Format::kInt8) multiply_int8_panel(in, row, count, matrix, panel, way, sums, next);
-      else if (matrix.format == Format::kInt4 && !is_wide) multiply_int4_panel(in, row, count, matrix, panel, sums, next);
-      else multiply_bf16_panel(in.wide + row * inputs, inputs, count, values, way, sums, next);
+      if (matrix.format == Format::kInt8) multiply_int8_panel(in, row, count, matrix, panel, way, sums, ahead);
+      else if (matrix.format == Format::kInt4 && !is_wide) multiply_int4_panel(in, row, count, matrix, panel, sums, ahead.at);
+      else multiply_bf16_panel(in.wide + row * inputs, inputs, count, values, way, sums, ahead);
       take(panel, row, count, (const float*)sums);
+      ahead = way == Way::kTiles ? Prefetch{ahead.at + matrix.panel_bytes() / kStepBytes * ahead.lines * 64, ahead.lines} : Prefetch{};
     }
   });
 }
