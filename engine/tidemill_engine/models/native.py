@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tidemill_engine.models.config import LlamaConfig
-    from tidemill_engine.models.weights import WeightSource
+    from tidemill_engine.models.weights import StoredWeights
 
 _MATRICES = (
     *(f"self_attn.{name}_proj.weight" for name in ("q", "k", "v", "o")),
@@ -49,7 +49,7 @@ def shape_of(
     )
 
 
-def held_formats(source: WeightSource, quantization: str | None) -> tuple[str, str]:
+def held_formats(source: StoredWeights, quantization: str | None) -> tuple[str, str]:
     """Return how the layers' matrices and the output matrix are held, names of `FORMATS`.
 
     A file's own blocks stay as they are where all layers have the same: a fraction of the memory to read
@@ -64,7 +64,7 @@ def held_formats(source: WeightSource, quantization: str | None) -> tuple[str, s
     return (kinds.pop() if len(kinds) == 1 else None) or "bf16", head or "bf16"
 
 
-def load_weights(engine: NativeEngine, source: WeightSource, report: Callable[[int, int], None]) -> None:
+def load_weights(engine: NativeEngine, source: StoredWeights, report: Callable[[int, int], None]) -> None:
     """Read every part from the source and pack it, reporting after each layer."""
     config = source.config
     for index in range(config.num_layers):
@@ -84,7 +84,7 @@ def load_weights(engine: NativeEngine, source: WeightSource, report: Callable[[i
     report(source.total_bytes, source.total_bytes)
 
 
-def _load_layer(engine: NativeEngine, source: WeightSource, index: int) -> None:
+def _load_layer(engine: NativeEngine, source: StoredWeights, index: int) -> None:
     """Read one layer; q, k and v become one matrix, gate and up another."""
     config = source.config
     prefix = f"model.layers.{index}."
@@ -104,7 +104,7 @@ def _load_layer(engine: NativeEngine, source: WeightSource, index: int) -> None:
     engine.set(Part.DOWN, [_stored(source, prefix + "mlp.down_proj.weight")], index)
 
 
-def _stored(source: WeightSource, name: str) -> StoredTensor:
+def _stored(source: StoredWeights, name: str) -> StoredTensor:
     """Read a matrix: its blocks where the kernels take them, else its values."""
     if source.block_kind(name) is None:
         return stored_array(source.values(name))

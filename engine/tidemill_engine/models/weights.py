@@ -75,17 +75,21 @@ class WeightSource(Protocol):
     def values(self, name: str) -> Values:
         """Read a tensor, float32 or bfloat16 as uint16; a missing one is a `ModelLoadError`."""
 
+    def unread(self) -> list[str]:
+        """Return the names, as the file has them, of tensors that nobody asked for."""
+
+
+class StoredWeights(WeightSource, Protocol):
+    """Tensors of which some can be had as the file has them."""
+
     def block_kind(self, name: str) -> str | None:
         """Return the kind of blocks of a tensor; None for plain numbers, and for what is not there."""
 
     def blocks(self, name: str) -> Blocks:
         """Read a tensor that has a `block_kind` without changing it."""
 
-    def unread(self) -> list[str]:
-        """Return the names, as the file has them, of tensors that nobody asked for."""
 
-
-def open_weights(path: Path) -> WeightSource:
+def open_weights(path: Path) -> StoredWeights:
     """Open a .gguf file or a directory of safetensors."""
     if path.is_dir():
         return SafetensorsWeights(path)

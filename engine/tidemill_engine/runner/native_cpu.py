@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from tidemill_engine.batch import Batch
     from tidemill_engine.config import CoreConfig
     from tidemill_engine.model_uri import BuiltinModel, FileModel
-    from tidemill_engine.models.weights import WeightSource
+    from tidemill_engine.models.weights import StoredWeights
     from tidemill_engine.runner.base import ReportProgress
     from tidemill_engine.runner.sampler import Floats, RowSampling
     from tidemill_engine.step import IntArray
@@ -109,7 +109,7 @@ def load_native_runner(
 
 
 def load_engine(
-    source: WeightSource, config: CoreConfig, library: Path, max_model_len: int, report: ReportProgress
+    source: StoredWeights, config: CoreConfig, library: Path, max_model_len: int, report: ReportProgress
 ) -> NativeEngine:
     """Make the engine and fill it."""
     weights, head = held_formats(source, config.model.quantization)
