@@ -27,11 +27,14 @@ from tidemill_engine.config import (
     SchedulerConfig,
 )
 from tidemill_engine.model_uri import SUPPORTED, default_model_name, parse_model_uri
+from tidemill_engine.runner.machine import has_gpu_driver
 from tidemill_engine.scheduler_flags import add_scheduler_flags, scheduler_config
 
 API_KEY_VARIABLE = "TIDEMILL_API_KEY"
 KERNELS_VARIABLE = "TIDEMILL_CPU_KERNELS"
 GIB = 1 << 30
+GPU_BLOCK_SIZE = 16
+GPU_BUDGET = 4096
 NICENESS = 3
 """Streams can wait a moment; a step that waits holds up every stream."""
 
@@ -48,6 +51,7 @@ def make_config(arguments: argparse.Namespace, api_key: str | None) -> ServeConf
     """Turn flags into a checked configuration."""
     model = parse_model_uri(arguments.uri)
     ApiKeys(None, arguments.api_keys_file).load()
+    _choose_sizes(arguments)
     core = CoreConfig(
         model=ModelConfig(
             uri=arguments.uri,
@@ -98,6 +102,15 @@ def make_config(arguments: argparse.Namespace, api_key: str | None) -> ServeConf
         termination_log=arguments.termination_log or default_termination_log(),
         niceness=NICENESS,
     )
+
+
+def _choose_sizes(arguments: argparse.Namespace) -> None:
+    """Fill in what depends on the device, which a driver's files tell without asking torch."""
+    is_gpu = arguments.device == "cuda" or (arguments.device == "auto" and has_gpu_driver())
+    if arguments.block_size is None:
+        arguments.block_size = GPU_BLOCK_SIZE if is_gpu else CacheConfig.block_size
+    if arguments.max_num_batched_tokens is None:
+        arguments.max_num_batched_tokens = GPU_BUDGET if is_gpu else SchedulerConfig.max_num_batched_tokens
 
 
 def _add_http_flags(group: argparse._ArgumentGroup) -> None:
@@ -172,8 +185,16 @@ def _add_engine_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--enforce-eager", action="store_true", help="capture no CUDA graphs of decode steps")
     group.add_argument("--max-model-len", type=int, help="longest sequence (default: the model's)")
     group.add_argument("--max-num-seqs", type=int, default=SchedulerConfig.max_num_seqs)
-    group.add_argument("--max-num-batched-tokens", type=int, default=SchedulerConfig.max_num_batched_tokens)
-    group.add_argument("--block-size", type=int, default=CacheConfig.block_size, help="tokens per KV block")
+    group.add_argument(
+        "--max-num-batched-tokens",
+        type=int,
+        help=f"tokens of a step (default {SchedulerConfig.max_num_batched_tokens}, on a GPU {GPU_BUDGET})",
+    )
+    group.add_argument(
+        "--block-size",
+        type=int,
+        help=f"tokens per KV block (default {CacheConfig.block_size}, on a GPU {GPU_BLOCK_SIZE})",
+    )
     group.add_argument(
         "--gpu-memory-utilization",
         type=float,

@@ -8,6 +8,7 @@ from tidemill_engine.__main__ import make_parser
 from tidemill_engine.config import (
     CacheConfig,
     CoreConfig,
+    DeviceConfig,
     DynamicConfig,
     ModelConfig,
     OrderConfig,
@@ -74,6 +75,27 @@ def test_without_flags_the_scheduler_is_continuous_first_come_first_served_and_c
     assert config.scheduler == SchedulerConfig()
     assert (config.scheduler.kind, config.scheduler.order.policy) == ("continuous", "fifo")
     assert (config.cache.is_prefix_caching, config.cache.swap_bytes) == (True, 0)
+
+
+def test_the_flags_of_devices_reach_the_core_and_a_gpu_has_sizes_of_its_own() -> None:
+    plain = config_of("--device", "cpu")
+    assert (plain.cache.block_size, plain.scheduler.max_num_batched_tokens) == (32, 512)
+    flags = "--device cuda --tensor-parallel-size 4 --attention-backend tidemill --enforce-eager"
+    config = config_of(*flags.split())
+    assert config.device == DeviceConfig(
+        name="cuda", tensor_parallel_size=4, attention_backend="tidemill", has_graphs=False
+    )
+    assert (config.cache.block_size, config.scheduler.max_num_batched_tokens) == (16, 4096)
+    assert config_of(*flags.split(), "--block-size", "64").cache.block_size == 64
+    assert CoreConfig.from_json(config.to_json()) == config
+
+
+@pytest.mark.parametrize(
+    "changes", [{"name": "tpu"}, {"tensor_parallel_size": 0}, {"attention_backend": "best"}]
+)
+def test_a_device_that_can_not_be_is_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(InvalidConfig):
+        DeviceConfig(**changes)  # type: ignore[arg-type]
 
 
 def test_every_flag_of_the_scheduler_reaches_the_core() -> None:

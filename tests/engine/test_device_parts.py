@@ -27,7 +27,7 @@ from tidemill_engine.runner.gpu.staging import send_together
 from tidemill_engine.runner.kv_memory import CacheDemand, size_cache
 from tidemill_engine.step import int_array
 from tidemill_kernels.paged_attention import paged_attention_reference
-from tidemill_kernels.paged_attention.launch import HeadShape
+from tidemill_kernels.paged_attention.launch import Gpu, HeadShape
 
 GIB = 1024**3
 HEADS = HeadShape(num_heads=4, num_kv_heads=2, head_dim=16)
@@ -106,10 +106,10 @@ def test_says_which_attention_computes_and_why(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO)
-    choose_backend("auto", HEADS, 4, 16, 0.25)
+    choose_backend("auto", HEADS, Gpu(num_multiprocessors=4), 16, 0.25)
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: SimpleNamespace())
-    choose_backend("auto", HEADS, 4, 16, 0.25)
-    choose_backend("flash-attn", HEADS, 4, 256, 0.25)
+    choose_backend("auto", HEADS, Gpu(num_multiprocessors=4), 16, 0.25)
+    choose_backend("flash-attn", HEADS, Gpu(num_multiprocessors=4), 256, 0.25)
     assert [record.message for record in caplog.records] == [
         "attention by our own kernel: flash_attn is not installed",
         "attention by our own kernel: flash_attn is installed, but was not measured to be faster: "
@@ -117,12 +117,12 @@ def test_says_which_attention_computes_and_why(
         "attention by flash-attn: asked for",
     ]
     with pytest.raises(ModelLoadError, match="needs --block-size 256, not 16"):
-        choose_backend("flash-attn", HEADS, 4, 16, 0.25)
+        choose_backend("flash-attn", HEADS, Gpu(num_multiprocessors=4), 16, 0.25)
 
 
 def test_a_backend_that_is_not_installed_is_refused() -> None:
     with pytest.raises(ModelLoadError, match="not installed"):
-        choose_backend("flash-attn", HEADS, 4, 256, 0.25)
+        choose_backend("flash-attn", HEADS, Gpu(num_multiprocessors=4), 256, 0.25)
 
 
 def test_flash_attention_is_asked_for_a_steps_attention(monkeypatch: pytest.MonkeyPatch) -> None:

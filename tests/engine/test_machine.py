@@ -85,6 +85,11 @@ def test_memory_figures_come_from_proc_in_bytes(tmp_path: Path) -> None:
         machine.available_memory_bytes(root)
 
 
+def test_a_gpu_is_looked_for_where_its_driver_is(tmp_path: Path) -> None:
+    assert not machine.has_gpu_driver(tmp_path)
+    assert machine.has_gpu_driver(make_root(tmp_path, {"dev/nvidiactl": ""}))
+
+
 def test_this_machine_has_memory_and_threads() -> None:
     assert machine.available_memory_bytes() > 0
     assert machine.used_memory_bytes() > 0

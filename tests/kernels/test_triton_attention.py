@@ -14,6 +14,7 @@ from tidemill_kernels.paged_attention import paged_attention_reference
 from tidemill_kernels.paged_attention.launch import (
     MAX_PARTS,
     AttentionLaunch,
+    Gpu,
     HeadShape,
     plan_attention,
     plan_parts,
@@ -53,7 +54,8 @@ class Case:
         self.caches = tuple(torch.randn(shape, generator=generator).to(dtype) for _ in range(2))
 
     def plan(self, num_multiprocessors: int = 1) -> AttentionLaunch:
-        return plan_attention(self.query_lens, self.seq_lens, self.heads, num_multiprocessors)
+        gpu = Gpu(num_multiprocessors=num_multiprocessors)
+        return plan_attention(self.query_lens, self.seq_lens, self.heads, gpu)
 
     def run(
         self,
@@ -189,7 +191,7 @@ def test_an_empty_batch_gives_an_empty_answer() -> None:
 
 def test_refuses_more_new_tokens_than_tokens() -> None:
     with pytest.raises(ValueError, match="more new tokens"):
-        plan_attention([2], [1], SMALL, 1)
+        plan_attention([2], [1], SMALL, Gpu(num_multiprocessors=1))
 
 
 @examples(100)
@@ -201,7 +203,7 @@ def test_refuses_more_new_tokens_than_tokens() -> None:
 def test_tiles_cover_every_new_token_once(lens: Sequences, group: int, num_multiprocessors: int) -> None:
     query_lens, seq_lens = [new for _, new in lens], [context + new for context, new in lens]
     heads = HeadShape(num_heads=4 * group, num_kv_heads=4, head_dim=64)
-    launch = plan_attention(query_lens, seq_lens, heads, num_multiprocessors)
+    launch = plan_attention(query_lens, seq_lens, heads, Gpu(num_multiprocessors=num_multiprocessors))
     covered = [
         (sequence, start + offset)
         for sequence, start in zip(launch.tile_sequences, launch.tile_starts, strict=True)
@@ -211,6 +213,16 @@ def test_tiles_cover_every_new_token_once(lens: Sequences, group: int, num_multi
     assert launch.rows >= 16
     assert launch.rows & (launch.rows - 1) == 0
     assert 1 <= launch.num_parts <= MAX_PARTS
+
+
+def test_wide_tiles_take_fewer_keys_at_once_before_sm_90() -> None:
+    heads, lens = HeadShape(num_heads=32, num_kv_heads=8, head_dim=128), [2048]
+    keys = {
+        capability: plan_attention(lens, lens, heads, Gpu(num_multiprocessors=1, capability=capability)).keys
+        for capability in (80, 90)
+    }
+    assert keys == {80: 32, 90: 64}
+    assert plan_attention([1], lens, heads, Gpu(num_multiprocessors=1, capability=80)).keys == 64
 
 
 def test_few_programs_over_long_contexts_are_split_and_many_are_not() -> None:

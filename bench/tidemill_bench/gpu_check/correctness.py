@@ -81,7 +81,7 @@ def _comparisons(place: Place, dtype: torch.dtype) -> Iterator[tuple[str, Compar
 
 def _attention(place: Place, dtype: torch.dtype) -> Iterator[tuple[str, Compare]]:
     heads = HeadShape(num_heads=4, num_kv_heads=2, head_dim=16) if place.is_rehearsal else _LLAMA_HEADS
-    many = place.device.num_multiprocessors
+    gpu = place.device.gpu
     long, chunk = (40, 9) if place.is_rehearsal else (5000, 700)
     mixed = [(long, 1), (0, 1), (3, chunk), (0, 17)]
     decodes = [(long, 1), (5, 1)]
@@ -90,7 +90,7 @@ def _attention(place: Place, dtype: torch.dtype) -> Iterator[tuple[str, Compare]
 
     def compare(sequences: list[tuple[int, int]], options: AttentionOptions) -> Compare:
         case = PagedCase.make(sequences, heads, dtype, place.torch_device)
-        return lambda: (case.attend(many, options), case.dense(options))
+        return lambda: (case.attend(gpu, options), case.dense(options))
 
     yield "attention, mixed step", compare(mixed, plain)
     yield "attention, decode over parts", compare(decodes, plain)
@@ -120,7 +120,7 @@ def _narrow(
     options = AttentionOptions(
         scale=1 / math.sqrt(heads.head_dim), key_scale=scales[0], value_scale=scales[1]
     )
-    found = case.attend(place.device.num_multiprocessors, options, (narrow[0], narrow[1]))
+    found = case.attend(place.device.gpu, options, (narrow[0], narrow[1]))
     return found, case.dense(options)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tidemill_kernels.paged_attention.launch import HeadShape, plan_attention
+from tidemill_kernels.paged_attention.launch import Gpu, HeadShape, plan_attention
 from tidemill_kernels.paged_attention.triton_kernel import AttentionOptions, PagedBatch, paged_attention
 
 BLOCK_SIZE = 16
@@ -53,7 +53,7 @@ class PagedCase:
 
     def attend(
         self,
-        num_multiprocessors: int,
+        gpu: Gpu,
         options: AttentionOptions,
         caches: tuple[torch.Tensor, torch.Tensor] | None = None,
     ) -> torch.Tensor:
@@ -63,7 +63,7 @@ class PagedCase:
             [new for _, new in self.sequences],
             [context + new for context, new in self.sequences],
             self.heads,
-            num_multiprocessors,
+            gpu,
         )
         batch = PagedBatch(
             block_table=self.table,

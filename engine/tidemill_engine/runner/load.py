@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import errno
 import logging
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill_engine.errors import EngineError, ModelLoadError
 from tidemill_engine.model_uri import SimModel, find_model_path, parse_model_uri
 from tidemill_engine.models.weights import open_weights
+from tidemill_engine.runner import machine
 from tidemill_engine.runner.sim import load_sim_runner
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from tidemill_engine.runner.base import ModelRunner, ReportProgress
 
 logger = logging.getLogger(__name__)
-
-_DRIVER_FILES = ("/dev/nvidiactl", "/dev/dxg")
 
 
 def load_runner(
@@ -84,7 +82,7 @@ def _load_real_model(
 def may_have_gpu(config: CoreConfig) -> bool:
     """Say whether torch should be asked for a GPU: as told, or where a driver is. Its import takes memory."""
     wanted = config.device.name
-    return wanted == "cuda" or (wanted == "auto" and any(Path(file).exists() for file in _DRIVER_FILES))
+    return wanted == "cuda" or (wanted == "auto" and machine.has_gpu_driver())
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -1,4 +1,4 @@
-"""What this process may use of the machine: CPUs and memory, by affinity and by the cgroups above it.
+"""What this process may use of the machine: CPUs, memory, a GPU, by affinity, cgroups and device files.
 
 Knows where Linux says so (proc(5), cgroups(7)); takes no decision.
 """
@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 _KIB = 1024
+_GPU_DRIVER_FILES = ("nvidiactl", "dxg")
 _V1_UNLIMITED = 1 << 60
 
 
@@ -18,6 +19,11 @@ def num_threads(root: Path = Path("/")) -> int:
     affinity = len(os.sched_getaffinity(0))
     quota = cpu_quota(root)
     return affinity if quota is None else max(1, min(affinity, math.floor(quota)))
+
+
+def has_gpu_driver(root: Path = Path("/")) -> bool:
+    """Say whether the device files of an NVIDIA driver are here; a GPU may be missing or broken still."""
+    return any((root / "dev" / name).exists() for name in _GPU_DRIVER_FILES)
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:

@@ -24,9 +24,9 @@ def main() -> None:
     arguments = parser.parse_args()
     found = [
         compile_variant(variant, target)
-        for variant in all_variants()
         for target in arguments.target or known
-        if target >= variant.min_capability and arguments.only in variant.name
+        for variant in all_variants(target)
+        if arguments.only in variant.name
     ]
     print(json.dumps(_as_json(found)) if arguments.json else _as_table(found))
     sys.exit(1 if any(compiled.complaints for compiled in found) else 0)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tidemill_kernels.ahead_of_time.resources import Bounds
-from tidemill_kernels.paged_attention.launch import HeadShape, plan_attention
+from tidemill_kernels.paged_attention.launch import AttentionLaunch, Gpu, HeadShape, plan_attention
 from tidemill_kernels.rms_norm.launch import plan_norm
 from tidemill_kernels.silu_mul.launch import plan_gate
 from tidemill_kernels.weight_quant.launch import plan_product
@@ -18,8 +18,6 @@ Constant = int | bool
 
 FP8_CAPABILITY = 89
 NUM_MULTIPROCESSORS = 132
-# A tile of 128 rows by 128 dims on sm_80 fills all registers, and two of a thread's numbers wait in memory.
-SPILL_OF_WIDE_TILES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +43,10 @@ LLAMA_8B = HeadShape(num_heads=32, num_kv_heads=8, head_dim=128)
 SMOLLM2 = HeadShape(num_heads=9, num_kv_heads=3, head_dim=64)
 
 
-def all_variants() -> list[Variant]:
-    """List every variant."""
-    return [
-        *_attention_variants(),
+def all_variants(capability: int) -> list[Variant]:
+    """List every variant that a target has; capability: 80 for sm_80, and so on."""
+    every = [
+        *_attention_variants(Gpu(num_multiprocessors=NUM_MULTIPROCESSORS, capability=capability)),
         *_merges(),
         *_row_variants(),
         *_rotation_variants(),
@@ -58,9 +56,10 @@ def all_variants() -> list[Variant]:
         _block_copy(),
         _batch_preparation(),
     ]
+    return [variant for variant in every if variant.min_capability <= capability]
 
 
-def _attention_variants() -> list[Variant]:
+def _attention_variants(gpu: Gpu) -> list[Variant]:
     found = []
     for model, heads in (("llama-8b", LLAMA_8B), ("smollm2", SMOLLM2)):
         for dtype in ("bf16", "fp16"):
@@ -69,24 +68,29 @@ def _attention_variants() -> list[Variant]:
                 ("decode-long", 1, 32_768),
                 ("prefill", 2048, 2048),
             ):
-                found.append(_attention(f"{model}-{step}-{dtype}", heads, (new, length), dtype))
+                found.append(
+                    _attention(
+                        f"{model}-{step}-{dtype}", heads, plan_attention([new], [length], heads, gpu), dtype
+                    )
+                )
+    decode = plan_attention([1], [512], LLAMA_8B, gpu)
     narrow = [
-        _attention(f"llama-8b-decode-bf16-{kv}", LLAMA_8B, (1, 512), "bf16", kv) for kv in ("i8", "fp8e4nv")
+        _attention(f"llama-8b-decode-bf16-{kv}", LLAMA_8B, decode, "bf16", kv) for kv in ("i8", "fp8e4nv")
     ]
     options: Mapping[str, Constant] = {"WINDOW": 1024, "HAS_SOFT_CAP": True}
-    special = _attention("llama-8b-prefill-window-cap", LLAMA_8B, (2048, 4096), "bf16", special=options)
+    prefill = plan_attention([2048], [4096], LLAMA_8B, gpu)
+    special = _attention("llama-8b-prefill-window-cap", LLAMA_8B, prefill, "bf16", special=options)
     return [*found, *narrow, special]
 
 
 def _attention(
     name: str,
     heads: HeadShape,
-    lens: tuple[int, int],
+    launch: AttentionLaunch,
     dtype: str,
     kv: str | None = None,
     special: Mapping[str, Constant] | None = None,
 ) -> Variant:
-    launch = plan_attention([lens[0]], [lens[1]], heads, NUM_MULTIPROCESSORS)
     part = "fp32" if launch.num_parts > 1 else dtype
     indices = ("block_table", "seq_lens", "query_start", "tile_sequences", "tile_starts")
     strides = ("stride_query_token", "stride_out_token", "stride_cache_slot", "stride_table")
@@ -123,7 +127,6 @@ def _attention(
         num_warps=launch.num_warps,
         num_stages=launch.num_stages,
         min_capability=FP8_CAPABILITY if kv == "fp8e4nv" else 80,
-        bounds=Bounds(spilled_bytes=SPILL_OF_WIDE_TILES if launch.rows * heads.head_dim >= 128 * 128 else 0),
     )
 
 

@@ -20,8 +20,11 @@ Ints = npt.NDArray[np.int32]
 
 MIN_ROWS = 16
 MAX_ROWS = 128
-DECODE_KEYS = 64
-PREFILL_KEYS = 64
+KEYS = 64
+NARROW_KEYS = 32
+"""Keys of an iteration where a tile's rows fill the registers: before sm_90, from WIDE_TILE numbers on."""
+WIDE_TILE = 128 * 128
+WARPGROUP_CAPABILITY = 90
 MIN_KEYS_PER_PART = 256
 MAX_PARTS = 32
 
@@ -43,6 +46,14 @@ class HeadShape:
     def padded_group(self) -> int:
         """Return the group rounded up to a power of two, so that a tile's rows divide evenly into tokens."""
         return next_power_of_two(self.group)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """What of a device decides the layout; capability: 80 for sm_80, and so on."""
+
+    num_multiprocessors: int
+    capability: int = WARPGROUP_CAPABILITY
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +79,7 @@ def plan_attention(
     query_lens: Sequence[int] | Ints,
     seq_lens: Sequence[int] | Ints,
     heads: HeadShape,
-    num_multiprocessors: int,
+    gpu: Gpu,
 ) -> AttentionLaunch:
     """Lay out one step.
 
@@ -84,15 +95,15 @@ def plan_attention(
     tiles = -(-new // tokens)
     num_tiles = int(tiles.sum())
     before = np.repeat(np.cumsum(tiles) - tiles, tiles)
-    is_decode = longest <= 1
+    is_wide = rows * heads.head_dim >= WIDE_TILE
     return AttentionLaunch(
         tile_sequences=np.repeat(np.arange(len(new), dtype=np.int32), tiles),
         tile_starts=((np.arange(num_tiles) - before) * tokens).astype(np.int32),
         tokens_per_tile=tokens,
         rows=rows,
-        keys=DECODE_KEYS if is_decode else PREFILL_KEYS,
+        keys=NARROW_KEYS if is_wide and gpu.capability < WARPGROUP_CAPABILITY else KEYS,
         num_parts=plan_parts(
-            num_tiles * heads.num_kv_heads, int(lengths.max(initial=0)), num_multiprocessors
+            num_tiles * heads.num_kv_heads, int(lengths.max(initial=0)), gpu.num_multiprocessors
         ),
         num_warps=4 if rows <= 64 else 8,
         num_stages=3 if heads.head_dim <= 128 else 2,

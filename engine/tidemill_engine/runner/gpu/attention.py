@@ -17,7 +17,7 @@ import torch
 
 from tidemill_engine.errors import ModelLoadError
 from tidemill_engine.step import int_array
-from tidemill_kernels.paged_attention.launch import AttentionLaunch, HeadShape, plan_attention
+from tidemill_kernels.paged_attention.launch import AttentionLaunch, Gpu, HeadShape, plan_attention
 from tidemill_kernels.paged_attention.triton_kernel import AttentionOptions, PagedBatch, paged_attention
 
 if TYPE_CHECKING:
@@ -97,10 +97,10 @@ class _Tiles:
 class TidemillAttention:
     """Our own kernel."""
 
-    def __init__(self, heads: HeadShape, options: AttentionOptions, num_multiprocessors: int) -> None:
+    def __init__(self, heads: HeadShape, options: AttentionOptions, gpu: Gpu) -> None:
         self._heads = heads
         self._options = options
-        self._num_multiprocessors = num_multiprocessors
+        self._gpu = gpu
 
     def plan(self, query_lens: IntArray, seq_lens: IntArray, num_decodes: int) -> PlannedAttention:
         """Lay out chunks, then decodes: their tiles differ, and so does the number of parts.
@@ -118,9 +118,7 @@ class TidemillAttention:
     def decode(self, size: int, longest: int, device: torch.device) -> Callable[[Sequences], Attend]:
         """Lay out decodes of any length: as many parts as the longest context would want."""
         ones = np.ones(size, dtype=np.int32)
-        launch = plan_attention(
-            ones, np.full(size, longest, dtype=np.int32), self._heads, self._num_multiprocessors
-        )
+        launch = plan_attention(ones, np.full(size, longest, dtype=np.int32), self._heads, self._gpu)
         tiles = _Tiles(launches=((size, launch),), options=self._options)
         there = [torch.from_numpy(array).to(device) for array in tiles.arrays]
         return lambda sequences: tiles.bind(sequences, there)
@@ -128,11 +126,11 @@ class TidemillAttention:
     def _launch(self, query_lens: IntArray, seq_lens: IntArray) -> AttentionLaunch:
         # Sequences without new tokens must not make others' contexts be cut.
         lengths = np.where(query_lens > 0, seq_lens, 0)
-        return plan_attention(query_lens, lengths, self._heads, self._num_multiprocessors)
+        return plan_attention(query_lens, lengths, self._heads, self._gpu)
 
 
 def choose_backend(
-    wanted: AttentionBackendName, heads: HeadShape, num_multiprocessors: int, block_size: int, scale: float
+    wanted: AttentionBackendName, heads: HeadShape, gpu: Gpu, block_size: int, scale: float
 ) -> AttentionBackend:
     """Return the backend that was asked for, and log which one computes and why; scale: of scores."""
     is_there = importlib.util.find_spec("flash_attn") is not None
@@ -155,7 +153,7 @@ def choose_backend(
     else:
         why = "flash_attn is not installed"
     logger.info("attention by our own kernel: %s", why)
-    return TidemillAttention(heads, AttentionOptions(scale=scale), num_multiprocessors)
+    return TidemillAttention(heads, AttentionOptions(scale=scale), gpu)
 
 
 FLASH_BLOCK_SIZE = 256

@@ -15,6 +15,7 @@ from typing import Protocol
 import torch
 
 from tidemill_engine.runner.gpu.memory import DeviceMemory
+from tidemill_kernels.paged_attention.launch import Gpu
 
 
 class Mark(Protocol):
@@ -45,8 +46,8 @@ class Device(Protocol):
         """Return where tensors live."""
 
     @property
-    def num_multiprocessors(self) -> int:
-        """Return how many of them there are."""
+    def gpu(self) -> Gpu:
+        """Return what of it decides how kernels are laid out."""
 
     @property
     def compiles_late(self) -> bool:
@@ -75,7 +76,7 @@ class HostDevice:
     """The CPU in the place of a GPU: all work is done when it is handed over."""
 
     torch_device = torch.device("cpu")
-    num_multiprocessors = 4
+    gpu = Gpu(num_multiprocessors=4)
     compiles_late = False
 
     class _Mark:
@@ -130,7 +131,10 @@ class CudaDevice:
     def __init__(self, index: int = 0) -> None:
         torch.cuda.set_device(index)
         self.torch_device = torch.device("cuda", index)
-        self.num_multiprocessors: int = torch.cuda.get_device_properties(index).multi_processor_count
+        found = torch.cuda.get_device_properties(index)
+        self.gpu = Gpu(
+            num_multiprocessors=found.multi_processor_count, capability=10 * found.major + found.minor
+        )
         self._copies = torch.cuda.Stream(self.torch_device)  # type: ignore[no-untyped-call]
         self._graphs = torch.cuda.graph_pool_handle()
 

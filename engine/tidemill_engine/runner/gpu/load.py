@@ -86,7 +86,7 @@ def load_device_runner(
     attention = choose_backend(
         config.device.attention_backend,
         heads,
-        device.num_multiprocessors,
+        device.gpu,
         config.cache.block_size,
         model.scale,
     )
