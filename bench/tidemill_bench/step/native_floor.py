@@ -1,12 +1,15 @@
 """Times the matrices of SmolLM2-135M in our C++ kernels, where this machine can run them.
 
-Knows the kernels' own stopwatch: each product reads another layer's weights, as in a model.
+Knows the kernels' own stopwatch: each product reads another layer's weights, as in a model. Weights as
+bfloat16 and in the file's own blocks are both measured, since the engine holds either.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
+from dataclasses import replace
 
 from tidemill_kernels.native.build import CompilerMissingError, find_library
 from tidemill_kernels.native.cpu import best_path
@@ -16,7 +19,7 @@ from tidemill_kernels.native.library import load_library
 logger = logging.getLogger(__name__)
 
 _HEAD_KIND = MATRIX_KINDS.index("head")
-_REPEATS = 60
+_REPEATS = 4
 SHAPE = EngineShape(
     num_layers=30,
     hidden_size=576,
@@ -29,13 +32,16 @@ SHAPE = EngineShape(
     block_size=32,
     rms_norm_eps=1e-5,
 )
+_MOST_ROWS_WITHOUT_TILES = 32
+"""Beyond, tiles win by a factor where there are any."""
+_SHAPES = (SHAPE, replace(SHAPE, weights="q4_1", head="q8_0"))
 
 
 class NativeFloor:
-    """The kernels' least times, by the faster of their ways."""
+    """The kernels' least times, by the fastest of their ways and formats."""
 
-    def __init__(self, engine: NativeEngine) -> None:
-        self._engine = engine
+    def __init__(self, engines: Sequence[NativeEngine]) -> None:
+        self._engines = engines
 
     @classmethod
     def open(cls) -> NativeFloor | None:
@@ -48,20 +54,21 @@ class NativeFloor:
         except CompilerMissingError as error:
             logger.warning("our kernels are not measured: %s", error)
             return None
-        return cls(NativeEngine(library, SHAPE, len(os.sched_getaffinity(0))))
+        return cls([NativeEngine(library, shape, len(os.sched_getaffinity(0))) for shape in _SHAPES])
 
     def layers(self, num_rows: int) -> float:
         """Return the least seconds of all layers' matrices for so many rows."""
         kinds = [kind for kind in range(len(MATRIX_KINDS)) if kind != _HEAD_KIND]
-        return SHAPE.num_layers * sum(self._product(kind, num_rows, _REPEATS) for kind in kinds)
+        return SHAPE.num_layers * sum(self._product(kind, num_rows) for kind in kinds)
 
     def head(self, num_rows: int) -> float:
         """Return the least seconds of the output matrix."""
-        return self._product(_HEAD_KIND, num_rows, _REPEATS // 8)
+        return self._product(_HEAD_KIND, num_rows)
 
-    def _product(self, kind: int, num_rows: int, repeats: int) -> float:
-        ways = (False, True) if self._engine.has_tiles else (False,)
+    def _product(self, kind: int, num_rows: int) -> float:
         return min(
-            self._engine.time_matrix(kind, num_rows, with_tiles=with_tiles, repeats=repeats)
-            for with_tiles in ways
+            engine.time_matrix(kind, num_rows, with_tiles=with_tiles, repeats=_REPEATS)
+            for engine in self._engines
+            for with_tiles in ((False, True) if engine.has_tiles else (False,))
+            if with_tiles or num_rows <= _MOST_ROWS_WITHOUT_TILES or not engine.has_tiles
         )

@@ -241,7 +241,10 @@ class NativeEngine:
         return dict(zip(SECTIONS, seconds, strict=True))
 
     def time_matrix(self, kind: int, num_rows: int, *, with_tiles: bool, repeats: int) -> float:
-        """Return the least seconds of a product of that many rows with a matrix of that kind."""
+        """Return the seconds of a product of that many rows with a matrix of that kind.
+
+        It is the mean over all layers in turn, as in a step, in the best of `repeats` rounds.
+        """
         return float(
             self._library.tm_engine_time_matrix(self._handle, kind, num_rows, int(with_tiles), repeats)
         )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_REPEATS = 4
+_REPEATS = 2
 _MOST_ROWS = 192
 """Stands for the last bucket, which has no upper end."""
 _ALWAYS_TILES_FROM_BUCKET = 6

@@ -18,6 +18,7 @@ namespace tidemill {
 inline constexpr int kMostRows = 32;       // two tiles
 inline constexpr int kChunkTokens = 256;   // of columns: 16 tiles
 inline constexpr float kLowest = -1e30f;
+inline constexpr float kSlack = 8;
 
 // A query row and the tokens it sees: first <= token < last.
 struct QueryRow {
@@ -32,6 +33,7 @@ struct AttentionScratch {
   Buffer<float> out;       // [kMostRows][padded dim]
   Buffer<bf16> tail;       // one tile of values, its unused slots zeroed
   float most[kMostRows], total[kMostRows];
+  VF totals[kMostRows];    // what `total` is the sum of
 
   void reserve(int64_t padded_dim) {
     query.reserve(kMostRows * padded_dim);
@@ -107,11 +109,51 @@ class Lookahead {
   int64_t head_ = 0, tile_ = 0, lead_ = 0;
 };
 
+#if defined(TIDEMILL_AMX)
+// As score_tiles, for heads of 64 numbers: the queries stay in their tiles while the keys pass.
+template <bool HAS_SECOND_ROWS>
+inline void score_heads_of_64(const SequenceCache& cache, int64_t head, int64_t first_tile, int64_t tiles,
+                              AttentionScratch& scratch, Lookahead* ahead) {
+  const bf16* query = scratch.query.data();
+  order_memory(query);
+  _tile_loadd(4, query, 128);
+  _tile_loadd(5, query + 32, 128);
+  if (HAS_SECOND_ROWS) {
+    _tile_loadd(6, query + 16 * 64, 128);
+    _tile_loadd(7, query + 16 * 64 + 32, 128);
+  }
+  for (int64_t tile = 0; tile < tiles; tile++) {
+    if (ahead != nullptr) ahead->advance(1);
+    const bf16* keys = cache.keys + cache.tile_offset(head, first_tile + tile);
+    float* to = scratch.scores.data() + tile * kTile;
+    _tile_loadd(2, keys, 64);
+    _tile_loadd(3, keys + 32 * kTile, 64);
+    _tile_zero(0);
+    _tile_dpbf16ps(0, 4, 2);
+    _tile_dpbf16ps(0, 5, 3);
+    _tile_stored(0, to, kChunkTokens * 4);
+    if (HAS_SECOND_ROWS) {
+      _tile_zero(1);
+      _tile_dpbf16ps(1, 6, 2);
+      _tile_dpbf16ps(1, 7, 3);
+      _tile_stored(1, to + 16 * kChunkTokens, kChunkTokens * 4);
+    }
+  }
+  order_memory(scratch.scores.data());
+}
+#endif
+
 // scores[r][16 * t + i] = query r * key i of tile t, for `tiles` tiles from `first_tile` on.
 inline void score_tiles(const SequenceCache& cache, int64_t head, int64_t first_tile, int64_t tiles, int64_t rows,
                         bool with_tiles, AttentionScratch& scratch, Lookahead* ahead) {
   int64_t dim = cache.shape->padded_dim();
   const bf16* query = scratch.query.data();
+#if defined(TIDEMILL_AMX)
+  if (with_tiles && dim == 64) {
+    if (rows > 16) return score_heads_of_64<true>(cache, head, first_tile, tiles, scratch, ahead);
+    return score_heads_of_64<false>(cache, head, first_tile, tiles, scratch, ahead);
+  }
+#endif
   auto tile_at = [&](int64_t tile) { return (const uint8_t*)(cache.keys + cache.tile_offset(head, first_tile + tile)); };
   for (int64_t tile = 0; tile < tiles; tile += 2) {
     bool has_second = tile + 1 < tiles;
@@ -142,9 +184,10 @@ inline void score_tiles(const SequenceCache& cache, int64_t head, int64_t first_
 }
 
 // Turn one row's scores of a chunk into weights and return what its earlier sums are to be multiplied with. `scale` and
-// `most` are those of powers of two. Columns that the row does not see may hold anything; their weights are zero.
+// `most` are those of powers of two; `most` stays while no score exceeds it by much, since sums of weights up to
+// 2^kSlack are as good. Columns that the row does not see may hold anything; their weights are zero.
 inline float soften_row(const CacheShape& shape, const QueryRow& row, int64_t first_tile, int64_t tiles, float scale,
-                        const float* scores, bf16* weights, float& most, float& total) {
+                        const float* scores, bf16* weights, float& most, VF& total) {
   const int64_t step = shape.tile_tokens(), used = tiles * kTile, size = (tiles + 1) / 2 * 2 * kTile;
   const VI lanes = iota();
   auto bounds = [&](int64_t column) {  // of visible lanes in the vector that starts there
@@ -156,12 +199,13 @@ inline float soften_row(const CacheShape& shape, const QueryRow& row, int64_t fi
   auto hide = [&](VF value, float hidden, int32_t low, int32_t high) {
     return (lanes >= low) & (lanes < high) ? value : splat(hidden);
   };
-  // Vectors of which all lanes are seen; none where tiles have unused slots.
+  // Pairs of vectors of which all lanes are seen; none where tiles have unused slots.
+  constexpr int64_t kPair = 2 * kLanes;
   int64_t whole_from = size, whole_to = size;
   if (step == kTile) {
     int64_t first = first_tile * kTile;
-    whole_from = std::min(round_up(std::max<int64_t>(row.first - first, 0), kLanes), size);
-    whole_to = std::max(whole_from, std::min(row.last - first, used) / kLanes * kLanes);
+    whole_from = std::min(round_up(std::max<int64_t>(row.first - first, 0), kPair), size);
+    whole_to = std::max(whole_from, std::min(row.last - first, used) / kPair * kPair);
   }
   auto each_edge = [&](auto&& f) {
     for (int64_t column = 0; column < whole_from; column += kLanes) f(column, bounds(column));
@@ -172,30 +216,35 @@ inline float soften_row(const CacheShape& shape, const QueryRow& row, int64_t fi
   each_edge([&](int64_t column, std::pair<int32_t, int32_t> seen) {
     if (seen.first < seen.second) peak = larger(peak, hide(load<VF>(scores + column), kLowest, seen.first, seen.second));
   });
-  int64_t column = whole_from;
-  for (; column + 2 * kLanes <= whole_to; column += 2 * kLanes) {
+  for (int64_t column = whole_from; column < whole_to; column += kPair) {
     peak = larger(peak, load<VF>(scores + column));
     other = larger(other, load<VF>(scores + column + kLanes));
   }
-  if (column < whole_to) peak = larger(peak, load<VF>(scores + column));
-  float before = most, top = largest(larger(peak, other));
-  most = top <= kLowest ? before : std::max(before, top * scale);
+  peak = larger(peak, other) * scale;
+  float factor = 1.0f;
+  if (is_any_above(peak, most + kSlack)) {
+    float before = most;
+    most = largest(peak);
+    factor = before <= kLowest ? 0.0f : std::exp2(before - most);
+    total = total * factor;
+  }
 
-  VF sum_of_weights{};
-  each_edge([&](int64_t at, std::pair<int32_t, int32_t> seen) {
+  VF sums = total, more{};
+  each_edge([&](int64_t column, std::pair<int32_t, int32_t> seen) {
     VF weight{};
     if (seen.first < seen.second)
-      weight = hide(power_of_two(load<VF>(scores + at) * scale - most), 0.0f, seen.first, seen.second);
-    sum_of_weights = sum_of_weights + weight;
-    store_bf16(weights + at, weight);
-  });
-  for (column = whole_from; column < whole_to; column += kLanes) {
-    VF weight = power_of_two(load<VF>(scores + column) * scale - most);
-    sum_of_weights = sum_of_weights + weight;
+      weight = hide(power_of_two(load<VF>(scores + column) * scale - most), 0.0f, seen.first, seen.second);
+    sums = sums + weight;
     store_bf16(weights + column, weight);
+  });
+  for (int64_t column = whole_from; column < whole_to; column += kPair) {
+    VF a = power_of_two(load<VF>(scores + column) * scale - most);
+    VF b = power_of_two(load<VF>(scores + column + kLanes) * scale - most);
+    sums = sums + a;
+    more = more + b;
+    store_two_bf16(weights + column, a, b);
   }
-  float factor = before <= kLowest ? 0.0f : std::exp2(before - most);
-  total = total * factor + sum(sum_of_weights);
+  total = sums + more;
   return factor;
 }
 
@@ -267,7 +316,7 @@ inline void attend(const SequenceCache& cache, int64_t head, const QueryRow* row
     first = std::min(first, rows[r].first);
     last = std::max(last, rows[r].last);
     scratch.most[r] = kLowest;
-    scratch.total[r] = 0;
+    scratch.totals[r] = VF{};
   }
   std::memset(scratch.out.data(), 0, count * dim * sizeof(float));
   float scale = kLog2OfE / std::sqrt((float)shape.head_dim);
@@ -277,7 +326,7 @@ inline void attend(const SequenceCache& cache, int64_t head, const QueryRow* row
     score_tiles(cache, head, tile, tiles, count, with_tiles, scratch, ahead);
     for (int64_t r = 0; r < count; r++) {
       float factor = soften_row(shape, rows[r], tile, tiles, scale, scratch.scores.data() + r * kChunkTokens,
-                                scratch.weights.data() + r * kChunkTokens, scratch.most[r], scratch.total[r]);
+                                scratch.weights.data() + r * kChunkTokens, scratch.most[r], scratch.totals[r]);
       if (factor != 1.0f) {
         float* out = scratch.out.data() + r * dim;
         for (int64_t i = 0; i < dim; i += kLanes) store(out + i, load<VF>(out + i) * factor);
@@ -285,6 +334,7 @@ inline void attend(const SequenceCache& cache, int64_t head, const QueryRow* row
     }
     weigh_values(cache, head, tile, tiles, last, count, with_tiles, scratch);
   }
+  for (int64_t r = 0; r < count; r++) scratch.total[r] = sum(scratch.totals[r]);
 }
 
 }  // namespace tidemill

@@ -119,10 +119,11 @@ class AttentionPlan {
 
   void add_chunk(const CacheShape& shape, const Sequences& batch, int64_t s, int64_t group) {
     int64_t most = std::max<int64_t>(1, kMostRows / group), count = batch.tokens(s);
-    for (int64_t last = count; last > 0; last -= most) {  // the longest contexts first
-      int64_t first = std::max<int64_t>(0, last - most);
-      for (int32_t head = 0; head < shape.num_kv_heads; head++)
+    for (int32_t head = 0; head < shape.num_kv_heads; head++) {  // one after the other, so that its keys stay near
+      for (int64_t last = count; last > 0; last -= most) {       // the longest contexts first
+        int64_t first = std::max<int64_t>(0, last - most);
         pieces.push_back({Piece::kChunk, (int32_t)s, head, 1, (int32_t)first, (int32_t)(last - first), 0, 0, -1});
+      }
     }
   }
 };

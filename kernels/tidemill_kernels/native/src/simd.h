@@ -91,6 +91,15 @@ inline void store_bf16(bf16* to, VF value) {
 #endif
 }
 
+inline void store_two_bf16(bf16* to, VF a, VF b) {
+#if defined(__AVX512BF16__)
+  _mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh((__m512)b, (__m512)a));
+#else
+  store_bf16(to, a);
+  store_bf16(to + kLanes, b);
+#endif
+}
+
 // The numbers of two vectors as bf16, rounded as in store_bf16, in turns: a[0], b[0], a[1], b[1], ...
 inline void store_pairs_bf16(bf16* to, VF a, VF b) {
 #if defined(__AVX512BF16__)
@@ -162,6 +171,16 @@ inline float largest(VF value) {
   float most = value[0];
   for (int i = 1; i < kLanes; i++) most = value[i] > most ? value[i] : most;
   return most;
+#endif
+}
+
+inline bool is_any_above(VF value, float limit) {
+#if defined(__AVX512F__)
+  return _mm512_cmp_ps_mask((__m512)value, _mm512_set1_ps(limit), _CMP_NLE_UQ) != 0;
+#else
+  bool is_above = false;
+  for (int i = 0; i < kLanes; i++) is_above |= !(value[i] <= limit);
+  return is_above;
 #endif
 }
 
