@@ -49,19 +49,28 @@ def shape_of(
     )
 
 
-def held_formats(source: StoredWeights, quantization: str | None) -> tuple[str, str]:
+def held_formats(source: StoredWeights, quantization: str | None, memory_bytes: int) -> tuple[str, str]:
     """Return how the layers' matrices and the output matrix are held, names of `FORMATS`.
 
-    A file's own blocks stay as they are where all layers have the same: a fraction of the memory to read
-    in each step, and bit for bit the results of bfloat16. Under int4 the output matrix is int8.
+    A quantised file's own blocks stay as they are where all layers have the same and bfloat16 would take
+    over half of the memory: that gives bit for bit the same results, but each step widens them anew. Under
+    int4 the output matrix is int8.
     """
     if quantization is not None:
         return quantization, "int8" if quantization == "int4" else quantization
     config = source.config
+    if bfloat16_bytes(config) <= memory_bytes // 2:
+        return "bf16", "bf16"
     names = [f"model.layers.{index}.{name}" for index in range(config.num_layers) for name in _MATRICES]
     kinds = {source.block_kind(name) for name in names}
     head = source.block_kind(_EMBEDDING if config.has_tied_embeddings else _HEAD)
     return (kinds.pop() if len(kinds) == 1 else None) or "bf16", head or "bf16"
+
+
+def bfloat16_bytes(config: LlamaConfig) -> int:
+    """Return what all matrices take as bfloat16, the embedding among them."""
+    layer = config.hidden_size * (2 * config.query_size + 2 * config.kv_size + 3 * config.intermediate_size)
+    return 2 * (config.num_layers * layer + 2 * config.vocab_size * config.hidden_size)
 
 
 def load_weights(engine: NativeEngine, source: StoredWeights, report: Callable[[int, int], None]) -> None:

@@ -112,7 +112,9 @@ def load_engine(
     source: StoredWeights, config: CoreConfig, library: Path, max_model_len: int, report: ReportProgress
 ) -> NativeEngine:
     """Make the engine and fill it."""
-    weights, head = held_formats(source, config.model.quantization)
+    weights, head = held_formats(
+        source, config.model.quantization, machine.memory_limit_bytes() or machine.available_memory_bytes()
+    )
     shape = shape_of(
         source.config,
         block_size=config.cache.block_size,

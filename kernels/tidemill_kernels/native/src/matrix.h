@@ -85,11 +85,10 @@ inline Matrix view_packed(uint8_t* memory, Shape shape, Format format) {
 inline void pack_bf16_panel(const Matrix& into, int64_t panel, const float* rows) {
   int64_t inputs = into.shape.padded_inputs();
   bf16* to = (bf16*)into.panel(panel);
-  for (int64_t k = 0; k < inputs; k += 2, to += 2 * kPanel) {
-    for (int column = 0; column < kPanel; column++) {
-      to[column * 2] = to_bf16(rows[column * inputs + k]);
-      to[column * 2 + 1] = to_bf16(rows[column * inputs + k + 1]);
-    }
+  std::vector<bf16> row(inputs);
+  for (int column = 0; column < kPanel; column++) {
+    store_row_bf16(row.data(), rows + column * inputs, inputs);
+    for (int64_t k = 0; k < inputs; k += 2) std::memcpy(to + k * kPanel + column * 2, row.data() + k, 2 * sizeof(bf16));
   }
 }
 
