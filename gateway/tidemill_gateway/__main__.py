@@ -1,7 +1,6 @@
 """Command line of the gateway; reads flags and nothing else does."""
 
 import argparse
-import asyncio
 import logging
 import os
 import socket
@@ -10,6 +9,7 @@ from collections.abc import Sequence
 
 from prometheus_client import disable_created_metrics
 
+from tidemill_gateway import event_loop
 from tidemill_gateway.parts import MIB, ServerConfig
 from tidemill_gateway.process import ProcessConfig, run
 from tidemill_gateway.proxy import ProxyConfig
@@ -27,7 +27,7 @@ def main() -> None:
         stream=sys.stderr,
     )
     disable_created_metrics()  # type: ignore[no-untyped-call]  # a series per series that nobody reads
-    raise SystemExit(asyncio.run(run(config_from(arguments))))
+    raise SystemExit(event_loop.run(run(config_from(arguments))))
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:

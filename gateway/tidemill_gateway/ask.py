@@ -29,15 +29,18 @@ class Ask:
     prefix: tuple[bytes, ...] = ()
 
 
-def read_ask(document: Document, *, salt: str = "") -> Ask:
-    """Read a body; prompts of different `salt` (the tenant) are never equal, as in the engine's cache."""
+def read_ask(document: Document, *, salt: str = "", session: str = "") -> Ask:
+    """Read a body; prompts of different `salt` (the tenant) are never equal, as in the engine's cache.
+
+    A `session` that was named elsewhere goes before those in the body.
+    """
     model = document.get("model")
     pieces = list(_pieces(document))
     return Ask(
         model=model if isinstance(model, str) else None,
         is_stream=document.get("stream") is True,
         num_prompt_tokens=sum(_num_tokens(piece) for piece in pieces),
-        session=next((text for name in SESSION_FIELDS if (text := _text(document.get(name)))), ""),
+        session=session or next(filter(None, (_text(document.get(name)) for name in SESSION_FIELDS)), ""),
         prefix=_chain(_leading(pieces, BLOCK_CHARACTERS * MAX_BLOCKS), salt),
     )
 

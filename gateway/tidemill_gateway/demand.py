@@ -7,6 +7,8 @@ A held request is waiting here for a replica; one in flight has been given to on
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import Self
 
 ServiceKey = tuple[str, str]
 
@@ -26,12 +28,25 @@ class ServiceDemand:
 
 
 class Flight:
-    """One request at a replica: its tokens grow while the answer passes."""
+    """One request at a replica, counted until the block ends; its tokens grow while the answer passes."""
+
+    __slots__ = ("_demand", "num_output_tokens", "num_tokens")
 
     def __init__(self, demand: ServiceDemand, num_prompt_tokens: int) -> None:
         self._demand = demand
         self.num_tokens = num_prompt_tokens
         self.num_output_tokens = 0
+
+    def __enter__(self) -> Self:
+        self._demand.in_flight_requests += 1
+        self._demand.in_flight_tokens += self.num_tokens
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._demand.in_flight_requests -= 1
+        self._demand.in_flight_tokens -= self.num_tokens
 
     def add_output(self, num_tokens: int) -> None:
         """Count output tokens as they pass; a negative number corrects an estimate."""
@@ -72,18 +87,9 @@ class DemandBook:
             demand.held_requests -= 1
             demand.held_prompt_tokens -= num_prompt_tokens
 
-    @contextmanager
-    def in_flight(self, key: ServiceKey, num_prompt_tokens: int) -> Iterator[Flight]:
-        """Count a request as being answered until the block ends."""
-        demand = self.of(key)
-        demand.in_flight_requests += 1
-        demand.in_flight_tokens += num_prompt_tokens
-        flight = Flight(demand, num_prompt_tokens)
-        try:
-            yield flight
-        finally:
-            demand.in_flight_requests -= 1
-            demand.in_flight_tokens -= flight.num_tokens
+    def in_flight(self, key: ServiceKey, num_prompt_tokens: int) -> Flight:
+        """Count a request as being answered while the block of what this gives lasts."""
+        return Flight(self.of(key), num_prompt_tokens)
 
     def report(self, existing: Iterable[ServiceKey]) -> dict[str, object]:
         """Write the demand for the services that exist, asked for or not; forget idle ones that do not."""

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import aiohttp
 from aiohttp import web
-from multidict import CIMultiDict
+from multidict import CIMultiDict, CIMultiDictProxy
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 PRIVATE_PREFIX = "x-tidemill-"
@@ -30,6 +30,7 @@ HOP_BY_HOP = frozenset(
 REPLACED_IN_REQUESTS = frozenset(
     {"host", "content-length", "content-encoding", "expect", "x-request-id", "x-forwarded-host"}
 )
+DROPPED_IN_REQUESTS = HOP_BY_HOP | REPLACED_IN_REQUESTS
 
 
 def request_headers(
@@ -39,14 +40,7 @@ def request_headers(
 
     What is `set_here` takes the place of what the client sent under the same name.
     """
-    dropped = (
-        HOP_BY_HOP | REPLACED_IN_REQUESTS | _named_by_connection(request.headers.getall("Connection", ()))
-    )
-    headers = CIMultiDict(
-        (name, value)
-        for name, value in request.headers.items()
-        if name.lower() not in dropped and not name.lower().startswith(PRIVATE_PREFIX)
-    )
+    headers = _kept(request.headers, DROPPED_IN_REQUESTS)
     headers["X-Request-Id"] = request_id
     headers["X-Forwarded-Host"] = request.host
     if request.remote:
@@ -60,12 +54,7 @@ def request_headers(
 
 def response_headers(upstream: aiohttp.ClientResponse, request_id: str) -> CIMultiDict[str]:
     """Give the headers that the client gets: the replica's, less what concerned only its connection to us."""
-    dropped = HOP_BY_HOP | _named_by_connection(upstream.headers.getall("Connection", ()))
-    headers = CIMultiDict(
-        (name, value)
-        for name, value in upstream.headers.items()
-        if name.lower() not in dropped and not name.lower().startswith(PRIVATE_PREFIX)
-    )
+    headers = _kept(upstream.headers, HOP_BY_HOP)
     headers["X-Request-Id"] = request_id
     if upstream.content_type == "text/event-stream":
         # nginx in front of the gateway would otherwise collect tokens before it passes them on.
@@ -73,5 +62,17 @@ def response_headers(upstream: aiohttp.ClientResponse, request_id: str) -> CIMul
     return headers
 
 
-def _named_by_connection(values: list[str] | tuple[str, ...]) -> frozenset[str]:
+def _kept(headers: CIMultiDictProxy[str], dropped: frozenset[str]) -> CIMultiDict[str]:
+    """Give the headers that travel on: none that is dropped, named by `Connection` or private to us."""
+    if "Connection" in headers:
+        dropped = dropped | _named_by_connection(headers.getall("Connection"))
+    kept: CIMultiDict[str] = CIMultiDict()
+    for name, value in headers.items():
+        lowered = name.lower()
+        if lowered not in dropped and not lowered.startswith(PRIVATE_PREFIX):
+            kept.add(name, value)
+    return kept
+
+
+def _named_by_connection(values: list[str]) -> frozenset[str]:
     return frozenset(name.strip().lower() for value in values for name in value.split(","))

@@ -3,9 +3,9 @@
 Knows pod UIDs, counts and an injected clock. Refuses to know requests, services and sockets.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from types import TracebackType
 
 from tidemill_gateway.load_report import LoadReport
 from tidemill_gateway.outliers import Outliers
@@ -22,6 +22,30 @@ class Reported:
     report: LoadReport
     time: float
     num_own_requests: int
+
+
+class _Hold:
+    """A request at a replica, counted until the block ends."""
+
+    __slots__ = ("_num_tokens", "_requests", "_tokens", "_uid")
+
+    def __init__(self, uid: str, num_tokens: int, requests: dict[str, int], tokens: dict[str, int]) -> None:
+        self._uid, self._num_tokens = uid, num_tokens
+        self._requests, self._tokens = requests, tokens
+
+    def __enter__(self) -> None:
+        uid = self._uid
+        self._requests[uid] = self._requests.get(uid, 0) + 1
+        self._tokens[uid] = self._tokens.get(uid, 0) + self._num_tokens
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        uid = self._uid
+        self._requests[uid] -= 1
+        self._tokens[uid] -= self._num_tokens
+        if not self._requests[uid]:
+            del self._requests[uid], self._tokens[uid]
 
 
 class Ledger:
@@ -77,18 +101,9 @@ class Ledger:
         self._reported = {uid: reported for uid, reported in self._reported.items() if uid in uids}
         self._outliers.forget_all_but(uids)
 
-    @contextmanager
-    def hold(self, uid: str, num_tokens: int = 0) -> Iterator[None]:
-        """Count a request at a replica until the block ends."""
-        self._requests[uid] = self._requests.get(uid, 0) + 1
-        self._tokens[uid] = self._tokens.get(uid, 0) + num_tokens
-        try:
-            yield
-        finally:
-            self._requests[uid] -= 1
-            self._tokens[uid] -= num_tokens
-            if not self._requests[uid]:
-                del self._requests[uid], self._tokens[uid]
+    def hold(self, uid: str, num_tokens: int = 0) -> _Hold:
+        """Count a request at a replica while the block of what this gives lasts."""
+        return _Hold(uid, num_tokens, self._requests, self._tokens)
 
     def _candidate(self, uid: str, *, is_alone: bool) -> Candidate:
         is_recent = self.seconds_since_report(uid) <= STALE_SECONDS

@@ -3,6 +3,8 @@
 Knows Prometheus types and labels. Refuses to know when something is counted.
 """
 
+from dataclasses import dataclass
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 TARGET_LABELS = ("namespace", "service")
@@ -10,11 +12,21 @@ FIRST_BYTE_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 3
 DURATION_BUCKETS = (0.01, 0.05, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EndedRequests:
+    """The series of one service's requests that end with one status, found once."""
+
+    requests: Counter
+    duration: Histogram
+    first_byte: Histogram
+
+
 class GatewayMetrics:
     """All metrics of one gateway process, in a registry of their own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._ended: dict[tuple[str, str, int], EndedRequests] = {}
         self.requests = Counter(
             "tidemill_gateway_requests_total",
             "Requests that have ended, by status; 499 means that the client left first.",
@@ -93,3 +105,15 @@ class GatewayMetrics:
             TARGET_LABELS,
             registry=self.registry,
         )
+
+    def ended(self, namespace: str, service: str, code: int) -> EndedRequests:
+        """Give the series to count in when a request ends."""
+        key = (namespace, service, code)
+        found = self._ended.get(key)
+        if found is None:
+            found = self._ended[key] = EndedRequests(
+                requests=self.requests.labels(namespace, service, str(code)),
+                duration=self.duration.labels(namespace, service),
+                first_byte=self.first_byte.labels(namespace, service),
+            )
+        return found

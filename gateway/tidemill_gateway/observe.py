@@ -6,8 +6,8 @@ of them is ever logged.
 
 import asyncio
 import logging
+import os
 import re
-import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -101,14 +101,14 @@ async def _answer(request: web.Request, handler: Handler, record: Record) -> web
 
 def _write_down(request: web.Request, record: Record, code: int, metrics: GatewayMetrics) -> None:
     now = record.clock()
-    target = (record.namespace, record.service)
-    metrics.requests.labels(*target, str(code)).inc()
-    metrics.duration.labels(*target).observe(now - record.arrived)
+    ended = metrics.ended(record.namespace, record.service, code)
+    ended.requests.inc()
+    ended.duration.observe(now - record.arrived)
     if record.cut_by:
-        metrics.streams_cut.labels(*target, record.cut_by).inc()
+        metrics.streams_cut.labels(record.namespace, record.service, record.cut_by).inc()
     first_byte = "-"
     if record.first_byte is not None:
-        metrics.first_byte.labels(*target).observe(record.first_byte - record.arrived)
+        ended.first_byte.observe(record.first_byte - record.arrived)
         first_byte = f"{record.first_byte - record.arrived:.3f}"
     logger.info(
         "request %s: %s %s -> %s/%s tenant=%s replica=%s code=%d retries=%d first_byte=%s total=%.3f "
@@ -129,5 +129,5 @@ def _write_down(request: web.Request, record: Record, code: int, metrics: Gatewa
 
 
 def _request_id(request: web.Request) -> str:
-    given = request.headers.get("X-Request-Id", "")
-    return given if REQUEST_ID_PATTERN.fullmatch(given) else uuid.uuid4().hex
+    given = request.headers.get("X-Request-Id")
+    return given if given and REQUEST_ID_PATTERN.fullmatch(given) else os.urandom(16).hex()

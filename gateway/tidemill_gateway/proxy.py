@@ -65,9 +65,8 @@ class Call:
     visit: Visit | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
 
-    @property
     def wanted(self) -> Wanted:
-        """What the request wants of its replica."""
+        """Give what the request wants of its replica."""
         return Wanted(service=self.service, ask=self.ask, name=self.record.request_id)
 
 
@@ -120,8 +119,9 @@ class Proxy:
     async def _try_replicas(
         self, request: web.Request, call: Call, reply: Reply, tried: dict[str, NotTaken]
     ) -> web.StreamResponse | None:
+        wanted = call.wanted()
         while len(tried) < self._config.max_attempts:
-            pod = self._selector.choose(call.wanted, tried)
+            pod = self._selector.choose(wanted, tried)
             if pod is None:
                 break
             call.record.replica = pod.name
@@ -182,7 +182,7 @@ class Proxy:
                 self._ledger.suspect(pod.uid)
             else:
                 self._ledger.trust(pod.uid)
-                self._selector.note_taken(call.wanted, pod)
+                self._selector.note_taken(call.service, call.ask, pod)
             return await self._relay(upstream, record, reply)
 
     async def _relay(

@@ -6,7 +6,7 @@ belongs to the oldest service that claims it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 
@@ -14,6 +14,7 @@ from tidemill_gateway.objects import Service
 
 MODELS_PATH = "/v1/models"
 MAX_NAMES_IN_MESSAGE = 10
+MAX_KNOWN_ADDRESSES = 1024
 
 
 class RefusalKind(Enum):
@@ -73,12 +74,18 @@ Routed = Target | Refusal | Redirect | ModelList
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claims:
-    """Who owns which address, name and host; where several want one, the oldest service has it."""
+    """Who owns which address, name and host; where several want one, the oldest service has it.
+
+    `known` keeps what methods, paths and hosts meant under these claims, since clients ask for few.
+    """
 
     by_address: Mapping[tuple[str, str], Service]
     by_model: Mapping[str, Service]
     by_host: Mapping[str, Service]
     num_named: Mapping[str, int]
+    known: dict[tuple[str, str, str], Target | Refusal | Redirect | None] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
 
 def build_claims(services_by_age: Iterable[Service]) -> Claims:
@@ -139,6 +146,18 @@ def unknown_model(model: str, known: Sequence[str]) -> Refusal:
 
 def _address(request: RouteRequest, claims: Claims) -> Target | Refusal | Redirect | None:
     """Find a service by path, then by host; `None` leaves the choice to the model name."""
+    key = (request.method, request.path, request.host)
+    try:
+        return claims.known[key]
+    except KeyError:
+        found = _find_address(request, claims)
+    if len(claims.known) >= MAX_KNOWN_ADDRESSES:
+        claims.known.clear()  # somebody asks for ever new paths
+    claims.known[key] = found
+    return found
+
+
+def _find_address(request: RouteRequest, claims: Claims) -> Target | Refusal | Redirect | None:
     if not _is_plain(request.path):
         return Refusal(kind=RefusalKind.UNKNOWN_PATH, message="The path is not a plain one.")
     by_path = _by_path(request, claims)

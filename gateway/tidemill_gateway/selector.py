@@ -67,7 +67,7 @@ class Selector:
         self._metrics.placements.labels(service.namespace, service.name, placement.reason).inc()
         return pods[placement.uid]
 
-    def note_taken(self, wanted: Wanted, pod: Pod) -> None:
+    def note_taken(self, service: Service, ask: Ask, pod: Pod) -> None:
         """Remember that a replica has taken a request, and so knows its prompt."""
-        if wanted.service.routing.strategy == PREFIX_AWARE:
-            self._index.learn(wanted.ask.prefix, pod.uid)
+        if service.routing.strategy == PREFIX_AWARE:
+            self._index.learn(ask.prefix, pod.uid)

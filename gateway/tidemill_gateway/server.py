@@ -100,7 +100,7 @@ async def _count_traffic(request: web.Request, handler: Handler) -> web.StreamRe
     traffic, most = request.app[TRAFFIC], request.app[CONFIG].max_in_flight
     if traffic.in_flight >= most:
         raise errors.overloaded(most)
-    with traffic.counted():
+    with traffic:
         response = await handler(request)
         if traffic.is_closing and not response.prepared:
             response.force_close()

@@ -4,12 +4,11 @@ Knows counts. Refuses to know what the requests are.
 """
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 
 
 class Traffic:
-    """The requests of one gateway."""
+    """The requests of one gateway; as a context manager it counts one request until the block ends."""
 
     def __init__(self) -> None:
         self.in_flight = 0
@@ -17,17 +16,16 @@ class Traffic:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    @contextmanager
-    def counted(self) -> Iterator[None]:
-        """Count a request until the block ends."""
+    def __enter__(self) -> None:
         self.in_flight += 1
         self._idle.clear()
-        try:
-            yield
-        finally:
-            self.in_flight -= 1
-            if not self.in_flight:
-                self._idle.set()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.in_flight -= 1
+        if not self.in_flight:
+            self._idle.set()
 
     async def wait_until_idle(self) -> None:
         """Wait until no request is being worked on."""

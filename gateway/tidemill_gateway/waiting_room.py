@@ -7,9 +7,9 @@ and not when its owner notices, so that no more are let in than there are places
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
+from types import TracebackType
 
 from tidemill_gateway import errors
 from tidemill_gateway.activation import Activator
@@ -74,18 +74,20 @@ class WaitingRoom:
         self._num_held_bytes = 0
         self._is_closed = False
 
-    @asynccontextmanager
-    async def admitted(self, visit: Visit) -> AsyncIterator[None]:
+    def admitted(self, visit: Visit) -> "_Admission":
         """Wait for a place, and keep it until the block ends; raise GatewayError when there will be none."""
-        room = self._rooms.setdefault(visit.service.uid, _Room())
+        return _Admission(self, visit)
+
+    async def enter(self, visit: Visit) -> _Room:
+        """Take a place, after waiting where there is none; whoever has got one must leave."""
+        room = self._rooms.get(visit.service.uid)
+        if room is None:
+            room = self._rooms[visit.service.uid] = _Room()
         if room.queue or not self._has_place(visit.service, room):
             await self._wait(room, visit)
         else:
             room.num_in_flight += 1
-        try:
-            yield
-        finally:
-            self._leave(visit.service, room)
+        return room
 
     async def another_replica(self, visit: Visit, tried: Collection[str], seconds: float) -> bool:
         """Wait until a replica takes requests that was not tried; False when none has come in time."""
@@ -157,7 +159,7 @@ class WaitingRoom:
                 await self._until_granted(granted, visit, seconds)
         except BaseException:
             if not room.queue.remove(ticket, visit.share.tenant) and _has_result(granted):
-                self._leave(service, room)
+                self.leave(service, room)
             raise
         finally:
             self._num_held_bytes -= visit.num_bytes
@@ -207,9 +209,11 @@ class WaitingRoom:
             if not waiting.done():
                 waiting.set_exception(error)
 
-    def _leave(self, service: Service, room: _Room) -> None:
+    def leave(self, service: Service, room: _Room) -> None:
+        """Give a place back."""
         room.num_in_flight -= 1
-        self._let_in(self._newest(service), room)
+        if room.queue:
+            self._let_in(self._newest(service), room)
         if not room.queue and not room.num_in_flight and self._rooms.get(service.uid) is room:
             del self._rooms[service.uid]
 
@@ -218,6 +222,23 @@ class WaitingRoom:
 
     def _replicas(self, service: Service) -> tuple[Pod, ...]:
         return self._world().replicas(service)
+
+
+class _Admission:
+    """One visit from its entry to its end."""
+
+    __slots__ = ("_place", "_room", "_visit")
+
+    def __init__(self, room: WaitingRoom, visit: Visit) -> None:
+        self._room, self._visit = room, visit
+
+    async def __aenter__(self) -> None:
+        self._place = await self._room.enter(self._visit)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._room.leave(self._visit.service, self._place)
 
 
 async def _either(work: Awaitable[object], seconds: float) -> None:

@@ -3,9 +3,8 @@
 Knows the order of the steps. Refuses to know how each of them decides.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
+from types import TracebackType
 
 from aiohttp import web
 
@@ -76,7 +75,7 @@ async def _work(request: web.Request, target: Target, body: ReadBody, caller: Ca
         headers=engine_headers(caller, service.routing, request.headers),
     )
     try:
-        with _within_limits(app, service, caller, record):
+        with _WithinLimits(app, service, caller, record):
             async with app[WAITING].admitted(visit):
                 with app[DEMAND].in_flight(service.key, ask.num_prompt_tokens) as flight:
                     record.flight = flight
@@ -85,19 +84,29 @@ async def _work(request: web.Request, target: Target, body: ReadBody, caller: Ca
         return await reply.fail(error)
 
 
-@contextmanager
-def _within_limits(app: web.Application, service: Service, caller: Caller, record: Record) -> Iterator[None]:
+class _WithinLimits:
     """Count a request against its tenant's limits until the block ends; raise GatewayError at a limit."""
-    limits, key = app[LIMITS], (service.uid, caller.policy.name)
-    now = app[AROUND].clocks.monotonic()
-    refused = limits.enter(key, caller.policy.limits, now, app[STATE].world.num_gateways)
-    if refused is not None:
-        app[METRICS].limited.labels(service.namespace, service.name).inc()
-        raise errors.rate_limited(refused.reason, refused.retry_after_seconds)
-    try:
-        yield
-    finally:
-        limits.leave(key, record.flight.num_tokens if record.flight is not None else 0)
+
+    __slots__ = ("_app", "_caller", "_key", "_record", "_service")
+
+    def __init__(self, app: web.Application, service: Service, caller: Caller, record: Record) -> None:
+        self._app, self._service, self._caller, self._record = app, service, caller, record
+        self._key = (service.uid, caller.policy.name)
+
+    def __enter__(self) -> None:
+        app = self._app
+        now = app[AROUND].clocks.monotonic()
+        limits, num_gateways = self._caller.policy.limits, app[STATE].world.num_gateways
+        refused = app[LIMITS].enter(self._key, limits, now, num_gateways)
+        if refused is not None:
+            app[METRICS].limited.labels(self._service.namespace, self._service.name).inc()
+            raise errors.rate_limited(refused.reason, refused.retry_after_seconds)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        flight = self._record.flight
+        self._app[LIMITS].leave(self._key, flight.num_tokens if flight is not None else 0)
 
 
 async def _show_page(request: web.Request, target: Target, caller: Caller) -> web.StreamResponse:
@@ -119,10 +128,13 @@ async def _show_page(request: web.Request, target: Target, caller: Caller) -> we
 
 def _ask_of(request: web.Request, service: Service, body: ReadBody, caller: Caller) -> Ask:
     """Read what is asked for; a session named in a header or cookie goes before those in the body."""
-    ask = read_ask(body.document, salt=f"{service.uid}/{caller.policy.name}")
-    given = request.headers.get(SESSION_HEADER) or request.cookies.get(SESSION_COOKIE) or ask.session
-    session = f"{caller.policy.name}/{given[:MAX_SESSION_CHARACTERS]}" if given else ""
-    return replace(ask, session=session)
+    given = request.headers.get(SESSION_HEADER, "")
+    if not given and "Cookie" in request.headers:
+        given = request.cookies.get(SESSION_COOKIE, "")
+    ask = read_ask(body.document, salt=f"{service.uid}/{caller.policy.name}", session=given)
+    if not ask.session:
+        return ask
+    return replace(ask, session=f"{caller.policy.name}/{ask.session[:MAX_SESSION_CHARACTERS]}")
 
 
 def _make_reply(request: web.Request, record: Record, *, may_begin_early: bool) -> Reply:

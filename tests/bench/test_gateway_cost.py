@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tidemill_bench.gateway.command import is_within_promises
+from tidemill_bench.gateway.cost import PATHS, compare
 from tidemill_bench.gateway.prefix import PrefixPlan, Reuse, document, measure_prefix
 
 COST = {"added_p50_ms": {"bare": 0.8, "gateway": 0.9}, "added_ratio": 1.1}
@@ -31,6 +32,14 @@ def test_reuse_is_what_was_found_of_what_was_read() -> None:
     reuse = Reuse(prompt_tokens=200, cached_tokens=150)
     assert (reuse.hit_ratio, reuse.computed_tokens) == (0.75, 50)
     assert Reuse().hit_ratio == 0.0
+
+
+def test_a_path_adds_the_median_over_its_windows_whatever_a_few_of_them_met() -> None:
+    own = {"direct": 0.001, "bare": 0.002, "bare_like_gateway": 0.0018, "gateway": 0.0022}
+    windows = {name: [[own[name]] * 10, [own[name]] * 10, [own[name] + 5.0] * 10] for name in PATHS}
+    figures = compare(500.0, windows)
+    assert figures["added_p50_ms"] == {"bare": 1.0, "bare_like_gateway": 0.8, "gateway": 1.2}
+    assert (figures["added_ratio"], figures["added_ratio_like_gateway"]) == (1.2, 1.5)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ from tidemill_gateway.world import World, put
 from tidemill_operator import names
 
 Raw = dict[str, Any]
+CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hello"}]}
+CHAT_PATH = "/v1/chat/completions"
 IMPATIENT = ServerConfig(waiting=WaitingConfig(hold_seconds=0))
 
 
@@ -197,3 +199,20 @@ async def until(condition: Callable[[], bool]) -> None:
     """Let others run until a condition holds: for what has no event of its own."""
     while not condition():  # noqa: ASYNC110 - that is what this function is for
         await asyncio.sleep(0)
+
+
+def one_service(*ports: int) -> World:
+    """Build the world of one service with a replica on each port."""
+    return make_world([make_service()], [make_pod(f"chat-{i}", port=port) for i, port in enumerate(ports)])
+
+
+def counted(gateway: RunningGateway, name: str, **labels: str) -> float:
+    """Read a metric; 0 where it was never counted."""
+    return gateway.metrics.registry.get_sample_value(name, labels) or 0.0
+
+
+async def answer(request: web.Request) -> web.Response:
+    """Answer with what was asked."""
+    return web.json_response(
+        {"path": request.path, "query": request.rel_url.raw_query_string, "body": await request.text()}
+    )

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from gateway.builders import parsed_service
 from tidemill_gateway.route import (
+    MAX_KNOWN_ADDRESSES,
     ModelList,
     Redirect,
     Refusal,
@@ -161,3 +162,14 @@ def test_no_input_breaks_routing_or_reaches_anything_but_v1_and_the_page(
     if isinstance(routed, Target):
         assert routed.path == "/" or routed.path.startswith("/v1/")
         assert ".." not in routed.path.split("/")
+
+
+def test_what_paths_mean_is_remembered_within_a_bound_and_never_across_changes() -> None:
+    claims = build_claims([CHAT])
+    for number in range(3 * MAX_KNOWN_ADDRESSES):
+        assert not isinstance(route(ask("GET", f"/nothing/{number}"), claims), Target)
+    assert len(claims.known) <= MAX_KNOWN_ADDRESSES
+    path = f"/{CHAT.namespace}/{CHAT.name}{COMPLETIONS}"
+    for _ in range(2):
+        assert isinstance(route(ask("POST", path), claims), Target)
+    assert not isinstance(route(ask("POST", path), build_claims([])), Target)

@@ -18,7 +18,7 @@ MIN_HIT_RATIO_OVER_ROUND_ROBIN = 2.5
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags."""
     parser.add_argument("--rate", type=float, default=500.0, help="requests a second")
-    parser.add_argument("--rounds", type=int, default=5, help="windows of each path")
+    parser.add_argument("--rounds", type=int, default=9, help="windows of each path")
     parser.add_argument("--streams", type=int, default=2000, help="streams held open")
     parser.add_argument("--only", choices=("cost", "memory", "prefix"), help="measure one of the three")
 

@@ -15,6 +15,7 @@ import sys
 import aiohttp
 from aiohttp import web
 
+from tidemill_gateway import event_loop
 from tidemill_gateway.metrics import GatewayMetrics
 from tidemill_gateway.objects import Kind, Link, Owner, Pod, Service
 from tidemill_gateway.parts import ServerConfig, Surroundings
@@ -145,16 +146,16 @@ def main() -> None:
     """Serve in one role."""
     parser = argparse.ArgumentParser()
     parser.add_argument("role", choices=("engine", "bare", "gateway"))
+    parser.add_argument("--like-gateway", action="store_true", help="on the gateway's event loop")
     parser.add_argument("--target", action="append", default=[])
     parser.add_argument("--strategy", default="PrefixAware")
     args = parser.parse_args()
-    if args.role == "engine":
-        app = make_engine()
-    elif args.role == "bare":
-        app = make_bare_proxy(args.target[0])
-    else:
-        app = make_gateway(args.target, args.strategy)
-    asyncio.run(serve(app))
+    if args.role == "gateway":
+        event_loop.run(serve(make_gateway(args.target, args.strategy)))
+        return
+    app = make_engine() if args.role == "engine" else make_bare_proxy(args.target[0])
+    run = event_loop.run if args.like_gateway else asyncio.run
+    run(serve(app))
 
 
 if __name__ == "__main__":
