@@ -108,6 +108,13 @@ def make_parser() -> argparse.ArgumentParser:
         help="a NetworkPolicyPeer that may read the engines' metrics; may be repeated",
     )
     run.add_argument(
+        "--recording-mebibytes",
+        type=int,
+        default=16,
+        metavar="MIB",
+        help="memory for the loads of the last hours, for tidemill-bench replay; 0 keeps none",
+    )
+    run.add_argument(
         "--log-level", default="info", choices=("debug", "info", "warning", "error"), help="how much to log"
     )
     return parser
@@ -128,6 +135,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         http_host=arguments.http_host,
         http_port=arguments.http_port,
         watch_namespaces=tuple(arguments.watch_namespace),
+        recording_bytes=arguments.recording_mebibytes * 2**20,
         pods=_pod_settings(arguments),
     )
 

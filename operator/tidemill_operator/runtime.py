@@ -25,6 +25,7 @@ from tidemill_operator.engine_admin import EngineAdmin, make_session
 from tidemill_operator.errors import ApiError, OperatorError
 from tidemill_operator.fleet.autoscaler import Autoscaler
 from tidemill_operator.fleet.http import add_scaling_routes
+from tidemill_operator.fleet.recording import Recordings
 from tidemill_operator.fleet.scraper import Scraper
 from tidemill_operator.health import Health, make_app
 from tidemill_operator.informer import Informer
@@ -63,6 +64,7 @@ class Settings:
     http_host: str = "0.0.0.0"  # noqa: S104 - probes and Prometheus come from outside the pod
     http_port: int = names.OPERATOR_HTTP_PORT
     watch_namespaces: tuple[str, ...] = ()
+    recording_bytes: int = 0
     pace: Pace = field(default_factory=Pace)
     pods: PodSettings = field(default_factory=PodSettings)
 
@@ -81,7 +83,11 @@ class Operator:
         self._recorder = Recorder(api, settings.identity, self._clock.monotonic)
         self._queue = WorkQueue(self._run, self._clock, settings.pace)
         self._autoscaler = Autoscaler(
-            scraper=Scraper(), decide=desired_replicas, ask_reconcile=self._queue.add, clock=self._clock
+            scraper=Scraper(),
+            decide=desired_replicas,
+            ask_reconcile=self._queue.add,
+            clock=self._clock,
+            recordings=Recordings(settings.recording_bytes),
         )
         metrics.FLEET.rows = self._autoscaler.rows
         keys_place = Place(kind="Secret", namespace=settings.operator_namespace, name=settings.keys_secret)
@@ -263,7 +269,7 @@ class Operator:
             is_ready=lambda: self._is_caught_up or not self._elector.is_leader,
         )
         app = make_app(health)
-        add_scaling_routes(app, self._autoscaler.document, self._leader_url)
+        add_scaling_routes(app, self._autoscaler, self._leader_url)
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
         await web.TCPSite(runner, self._settings.http_host, self._settings.http_port).start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
@@ -14,15 +15,29 @@ AiohttpClient = Callable[[web.Application], Awaitable[Any]]
 DOCUMENT = {"desiredReplicas": 3, "queueLength": 7}
 
 
+RECORDING = '{"scaling":{}}\n{"at":1.0}\n'
+
+
+@dataclass
+class KnownOfOne:
+    """The service `a/b`, or nothing."""
+
+    figures: Mapping[str, Any] | None
+
+    def document(self, namespace: str, name: str) -> Mapping[str, Any] | None:
+        return self.figures if (namespace, name) == ("a", "b") else None
+
+    def recording(self, namespace: str, name: str) -> str | None:
+        return RECORDING if self.document(namespace, name) is not None else None
+
+
 def make_app(document: Mapping[str, Any] | None, leader: str | None = None) -> web.Application:
     app = web.Application()
 
     async def leader_url() -> str | None:
         return leader
 
-    add_scaling_routes(
-        app, lambda namespace, name: document if (namespace, name) == ("a", "b") else None, leader_url
-    )
+    add_scaling_routes(app, KnownOfOne(document), leader_url)
     return app
 
 
@@ -58,3 +73,14 @@ async def test_two_that_both_take_the_other_for_the_one_that_acts_do_not_ask_in_
     async with TestServer(make_app(None, "http://127.0.0.1:1")) as other:
         client = await aiohttp_client(make_app(None, str(other.make_url("")).rstrip("/")))
         assert (await client.get("/scaling/a/b")).status == 404
+
+
+async def test_a_recording_is_lines_of_json_at_whichever_operator_is_asked(
+    aiohttp_client: AiohttpClient,
+) -> None:
+    async with TestServer(make_app(DOCUMENT)) as leader:
+        client = await aiohttp_client(make_app(None, str(leader.make_url("")).rstrip("/")))
+        answer = await client.get("/scaling/a/b/recording")
+        assert (answer.status, await answer.text()) == (200, RECORDING)
+        assert answer.content_type == "application/x-ndjson"
+        assert (await client.get("/scaling/a/other/recording")).status == 404

@@ -19,6 +19,7 @@ from tidemill_operator.errors import InvalidSpec
 from tidemill_operator.fleet.exported import DrainTimes, row_of
 from tidemill_operator.fleet.facts import ServiceFacts, facts_of
 from tidemill_operator.fleet.keeper import Decide, Keeper
+from tidemill_operator.fleet.recording import Recordings
 from tidemill_operator.fleet.scraper import EngineTarget, GatewayAnswer, GatewayTarget, Scraper
 from tidemill_operator.keys import Key
 from tidemill_operator.observed import GatewayView
@@ -46,13 +47,20 @@ class Autoscaler:
     """All services that scale."""
 
     def __init__(
-        self, *, scraper: Scraper, decide: Decide, ask_reconcile: Callable[[Key], None], clock: Clock
+        self,
+        *,
+        scraper: Scraper,
+        decide: Decide,
+        ask_reconcile: Callable[[Key], None],
+        clock: Clock,
+        recordings: Recordings | None = None,
     ) -> None:
         self._scraper = scraper
         self._decide = decide
         self._ask_reconcile = ask_reconcile
         self._clock = clock
         self._running: dict[Key, _Running] = {}
+        self._recordings = recordings if recordings is not None else Recordings(0)
         self._drains = DrainTimes()
         self._gateways = _GatewayPoll(scraper, clock)
 
@@ -84,11 +92,18 @@ class Autoscaler:
         """Drop everything about a service that is gone."""
         self._stop(key)
         self._drains.forget(key)
+        self._recordings.forget(key)
 
     def document(self, namespace: str, name: str) -> Mapping[str, Any] | None:
         """Give the latest figures of one service as JSON; None while there are none."""
         running = self._running.get(Key(namespace, name))
         return running.keeper.document if running is not None else None
+
+    def recording(self, namespace: str, name: str) -> str | None:
+        """Give the last hours' loads of one service for `tidemill-bench replay`; None if there are none."""
+        key = Key(namespace, name)
+        running = self._running.get(key)
+        return self._recordings.text(key, running.keeper.facts.scaling) if running is not None else None
 
     def rows(self) -> Iterable[metrics.ServiceRow]:
         """Give what is exported as metrics."""
@@ -134,6 +149,8 @@ class Autoscaler:
             except Exception:
                 logger.exception("%s: the autoscaler failed and holds until its next turn", key)
                 continue
+            if keeper.load is not None:
+                self._recordings.note(key, keeper.load)
             decision = keeper.decision
             if decision is not None:
                 pause = min(pause, max(0.2, decision.retry_after_seconds))

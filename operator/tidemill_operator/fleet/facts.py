@@ -37,6 +37,8 @@ class ServiceFacts:
     current_replicas: int = 0
     activation_request_time: float | None = None
     is_suspended: bool = False
+    scaling: Raw = field(default_factory=dict)
+    """`spec.scaling` as it was written."""
     admin_tokens: tuple[str, ...] = field(default=(), repr=False)
 
     @property
@@ -84,6 +86,7 @@ def facts_of(
         current_replicas=asked if observed.deployments else held_replicas(policy, status, observed),
         activation_request_time=unix_time(activation.get("requestTime")),
         is_suspended=spec.suspend,
+        scaling=(service.get("spec") or {}).get("scaling") or {},
         admin_tokens=admin_tokens,
     )
 

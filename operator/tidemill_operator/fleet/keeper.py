@@ -39,6 +39,7 @@ class Keeper:
         scaling = status.get("scaling") or {}
         self.facts = facts
         self.decision: Decision | None = None
+        self.load: FleetLoad | None = None
         self.figures = Figures()
         self.document: dict[str, Any] | None = None
         self._decide = decide
@@ -92,7 +93,7 @@ class Keeper:
     def decide(self, now: float) -> bool:
         """Decide by what is known now; tell whether the outcome is worth a write."""
         self._note_readiness(now)
-        load = fleet_load(
+        load = self.load = fleet_load(
             self.facts, self._engines, self._gateways, has_been_ready=self._first_ready is not None, at=now
         )
         decision = self._decide(load, self.facts.policy, self._state, now)
