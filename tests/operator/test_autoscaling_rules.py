@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from autoscaling_builders import STEP_TIMES, make_policy
 from tidemill_operator.autoscaling import behavior
-from tidemill_operator.autoscaling.arrivals import arrival_rate
+from tidemill_operator.autoscaling.arrivals import ArrivalRate, arrival_rate
 from tidemill_operator.autoscaling.capacity import Limits, Work, by_speeds, by_step_times
 from tidemill_operator.autoscaling.memory import Arrivals, LatencyWindow
 from tidemill_operator.autoscaling.percentiles import percentile, share_within
 from tidemill_operator.autoscaling.policy import Behavior, PacePolicy, ScalingRules, Schedule
 from tidemill_operator.autoscaling.schedules import active, latest_start, parse_cron
+from tidemill_operator.autoscaling.staffing import allowed_share, replicas_for, replicas_to_catch_up
 
 BOUNDS = (0.1, 0.5, 1.0, math.inf)
 CHAT = Work(prompt=1100.0, uncached=1100.0, output=210.0)
@@ -83,7 +84,9 @@ def test_a_window_never_goes_below_what_was_wanted_in_it_nor_beyond_what_is_want
 
 def test_bursts_that_come_again_are_waited_for_while_too_many_requests_are_late() -> None:
     assert behavior.recurring_window((0.0, 600.0, 1300.0), 2.0) == pytest.approx(1.3 * 700)
-    assert behavior.recurring_window((0.0, 600.0), 0.5) == 0.0
+    assert behavior.recurring_window((0.0, 600.0, 1300.0), 0.5) == 0.0
+    assert behavior.recurring_window((0.0, 600.0, 2000.0), 2.0) == 0.0
+    assert behavior.recurring_window((0.0, 600.0), 2.0) == 0.0
     assert behavior.recurring_window((0.0,), 2.0) == 0.0
 
 
@@ -159,21 +162,62 @@ def samples(*counts: float, seconds: float = 5.0) -> tuple[Arrivals, ...]:
     )
 
 
+def rate_of(*counts: float) -> ArrivalRate:
+    rate = arrival_rate(samples(*counts), 5.0 * len(counts), 100.0)
+    assert rate is not None
+    return rate
+
+
 def test_a_steady_rise_is_led_on_to_when_new_pods_are_ready_and_a_jump_is_not() -> None:
-    rise = samples(*[10 + i / 2 for i in range(60)])
-    rate = arrival_rate(rise, 300.0, 100.0)
-    assert rate is not None
-    assert rate.forecast > 39.5 / 5
-    jump = arrival_rate(samples(*([10.0] * 30), *([40.0] * 30)), 300.0, 100.0)
-    assert jump is not None
-    assert jump.forecast == 0.0
-    assert 7.0 < jump.expected <= 8.0
+    rise = rate_of(*[10 + i / 2 for i in range(60)])
+    assert rise.forecast > rise.measured > 38 / 5
+    jump = rate_of(*([10.0] * 30), *([40.0] * 30))
+    assert jump.forecast == jump.measured == pytest.approx(8.0)
 
 
-def test_what_a_constant_load_is_taken_for_is_not_more_than_it_is() -> None:
-    rate = arrival_rate(samples(*([20.0, 30.0] * 30)), 300.0, 100.0)
-    assert rate is not None
-    assert rate.expected == pytest.approx(5.0, rel=0.05)
+def test_a_fall_is_seen_in_seconds_also_after_a_jump_up() -> None:
+    burst = rate_of(*([10.0] * 30), *([40.0] * 20), *([10.0] * 4))
+    assert burst.measured == pytest.approx(2.0)
+
+
+def test_what_a_constant_load_is_taken_for_is_not_more_than_it_is_and_gets_surer_by_the_minute() -> None:
+    short, long = rate_of(*([20.0, 30.0] * 12)), rate_of(*([20.0, 30.0] * 180))
+    for rate in (short, long):
+        assert rate.is_level
+        assert rate.forecast == rate.measured == pytest.approx(5.0)
+    assert long.error < short.error / 3
+
+
+def test_a_longer_window_counts_only_while_it_is_level() -> None:
+    rate = rate_of(*([10.0] * 120), *([20.0] * 100))
+    assert rate.measured == pytest.approx(4.0)
+
+
+@given(st.lists(st.floats(0, 1000), min_size=1, max_size=400))
+def test_whatever_arrives_the_rate_is_a_number_and_its_bounds_are_in_order(counts: list[float]) -> None:
+    rate = rate_of(*counts)
+    assert 0 <= rate.measured <= rate.forecast
+    assert rate.error > 0
+    assert rate.least <= max(counts) / 5 + 1e-6
+    assert rate.most >= min(counts) / 5 - 1e-6
+
+
+@pytest.mark.parametrize("one", [0.4, 0.67, 0.95])
+def test_larger_fleets_may_be_fuller_and_carry_what_they_are_asked_for(one: float) -> None:
+    shares = [allowed_share(one, n) for n in (1, 2, 5, 20)]
+    assert shares == sorted(shares)
+    for tenths in range(1, 300):
+        full = tenths / 10
+        count = replicas_for(full, one)
+        assert full <= count * allowed_share(one, count) + 1e-6
+        assert count == 1 or full > (count - 1) * allowed_share(one, count - 1) - 1e-6
+
+
+def test_a_longer_backlog_or_a_busier_service_deserves_more_replicas_and_none_deserves_none() -> None:
+    assert replicas_to_catch_up(0.0, 3.0, 150.0) == 0.0
+    short, long, busy = (replicas_to_catch_up(b, f, 150.0) for b, f in ((50, 2), (200, 2), (50, 8)))
+    assert short < long
+    assert short < busy
 
 
 def test_a_replicas_capacity_is_where_its_first_limit_binds() -> None:

@@ -41,15 +41,33 @@ def tuning() -> list[Load]:
 def held_out() -> list[Load]:
     """Return the loads that are reported; nothing was tuned on them."""
     return [
-        _at(4, draw("constant", lambda _: 2.9, CHAT, LENGTH, 201)),
-        _at(3, draw("steps", steps((0, 2), (500, 5), (1200, 1.2), (1900, 3.5)), CHAT, LENGTH, 202)),
-        _at(2, draw("ramp", ramp(0.8, 5.5, 400, 1000, 2000), CHAT, LENGTH, 203)),
-        _at(2, draw("day", diurnal(1, 5, 1800), CHAT, LENGTH, 204)),
-        _at(3, draw("bursts", bursts(1.8, 3.5, 500, 120, 450), CHAT, LENGTH, 205)),
-        _at(2, draw("long-prompts", ramp(0.5, 1.8, 500, 1200, 2300), PREFILL_HEAVY, LENGTH, 206)),
-        _at(2, draw("long-outputs", steps((0, 0.9), (800, 2.4), (1700, 1.2)), LONG_OUTPUT, LENGTH, 207)),
-        _at(3, from_trace("azure-code", "azure_2023_code", 2, LENGTH, 208)),
-        replace(_at(4, draw("crashes", lambda _: 2.9, CHAT, LENGTH, 209)), crashes_seconds=(900.0, 1800.0)),
+        _at(5, draw("constant", lambda _: 3.4, CHAT, LENGTH, 301)),
+        _at(2, draw("steps", steps((0, 1.5), (700, 3.5), (1400, 0.9), (1900, 4.5)), CHAT, LENGTH, 302)),
+        _at(2, draw("ramp", ramp(1.2, 4.6, 500, 1500, 2400), CHAT, LENGTH, 303)),
+        _at(2, draw("day", diurnal(0.7, 5.2, 1500), CHAT, LENGTH, 304)),
+        _at(3, draw("bursts", bursts(2.0, 3.0, 600, 180, 450), CHAT, LENGTH, 305)),
+        _at(
+            2,
+            draw(
+                "long-prompts",
+                steps((0, 0.6), (800, 1.2), (1500, 1.7), (2200, 0.7)),
+                PREFILL_HEAVY,
+                LENGTH,
+                306,
+            ),
+        ),
+        _at(2, draw("long-outputs", ramp(0.6, 2.0, 500, 1200, 2200), LONG_OUTPUT, LENGTH, 307)),
+        _at(3, from_trace("mooncake", "mooncake_conversation", 1 / 3, LENGTH, 308)),
+        replace(_at(5, draw("crashes", lambda _: 3.4, CHAT, LENGTH, 309)), crashes_seconds=(1000.0, 1900.0)),
+    ]
+
+
+def steady() -> list[Load]:
+    """Return constant loads of an hour at several rates, on which ours should change next to nothing."""
+    levels = ((2, 1.2), (3, 1.7), (3, 2.2), (4, 2.8), (5, 3.3), (6, 4.1))
+    return [
+        _at(replicas, draw(f"constant {rate:g}/s", lambda _, rate=rate: rate, CHAT, 3900.0, 320 + number))
+        for number, (replicas, rate) in enumerate(levels)
     ]
 
 

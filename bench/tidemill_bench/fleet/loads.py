@@ -79,17 +79,19 @@ def _lognormal(rng: np.random.Generator, median: float, spread: float, count: in
     return [int(x) for x in np.clip(np.rint(drawn), 4, highest)]
 
 
-def from_trace(name: str, trace: str, copies: int, duration: float, seed: int) -> Load:
+def from_trace(name: str, trace: str, copies: float, duration: float, seed: int) -> Load:
     """Return a public trace with so many requests for each of its own, each within 10 s of it.
 
+    With less than one copy, as 1/3, only every third of its requests is taken.
     The traces were cut down (data/ATTRIBUTION.md); the minutes keep their shape, bursts of seconds are
     smoothed, lengths are drawn from the trace's own. Prefix sharing is left out.
     """
     rng = np.random.default_rng(seed)
     original = [r for r in load_trace(trace) if r.arrival_seconds < duration]
+    original = original[:: max(1, round(1 / copies))]
     arrivals = []
     for request in original:
-        for copy in range(copies):
+        for copy in range(max(1, int(copies))):
             other = request if copy == 0 else original[int(rng.integers(len(original)))]
             shift = 0.0 if copy == 0 else float(rng.uniform(-10.0, 10.0))
             at = min(duration, max(0.0, request.arrival_seconds + shift))

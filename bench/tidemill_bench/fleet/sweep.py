@@ -15,6 +15,7 @@ from tidemill_bench.fleet.fleet import EngineKind, Fleet
 from tidemill_bench.fleet.loads import Load
 from tidemill_bench.fleet.score import Point, is_on_front, mean, savings, tuned
 from tidemill_bench.fleet.settings import FleetSettings
+from tidemill_bench.fleet.stored import Store, key_of
 
 WANTED_ATTAINMENT = 0.95
 """What a user would tune for: the percentile of the SLO."""
@@ -48,10 +49,23 @@ class Job:
     load: Load
     settings: FleetSettings
     engine: EngineKind = "quick"
+    store: Store | None = None
 
 
 def run(job: Job) -> Point:
-    """Run one job."""
+    """Run one job, or take what was kept of it; ours always runs."""
+    candidate = job.candidate
+    if job.store is None or candidate.policy == roster.OURS:
+        return _run(job)
+    key = key_of(candidate.policy, candidate.knobs, job.load, job.settings, job.engine)
+    point = job.store.find(key)
+    if point is None:
+        point = _run(job)
+        job.store.keep(key, point)
+    return point
+
+
+def _run(job: Job) -> Point:
     made = job.candidate.make(job.settings)
     result = Fleet(job.load, made, job.settings, job.engine).run()
     return Point(
@@ -152,6 +166,7 @@ class Options:
     settings: FleetSettings
     engine: EngineKind = "quick"
     workers: int = 1
+    store: Store | None = None
 
 
 def whole(options: Options) -> Report:
@@ -186,7 +201,7 @@ def _report(
 
 def _runs(candidates: Sequence[roster.Candidate], loads: Sequence[Load], options: Options) -> list[Point]:
     jobs = [
-        Job(candidate=c, load=load, settings=options.settings, engine=options.engine)
+        Job(candidate=c, load=load, settings=options.settings, engine=options.engine, store=options.store)
         for c in candidates
         for load in loads
     ]

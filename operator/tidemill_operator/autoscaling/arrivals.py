@@ -1,125 +1,190 @@
-"""How much work arrives, and will when pods asked for now are ready: no more than the counts can show.
+"""How much work arrives: a level, a jump or a steady rise or fall, whichever the counts show.
 
-Knows intervals with requests and prompt tokens. A rise counts as one when it stands out of the noise that
-random arrivals of random lengths have anyway, so a constant load is a constant number.
+Knows intervals with requests and prompt tokens. The last five minutes are read as a jump (what came before
+it no longer counts) or as a line whose slope counts as far as it stands out of the noise that random arrivals
+have anyway. Where neither is seen, longer windows count while a single level explains them, so that a
+constant load becomes a constant number the longer it lasts. What the last minute alone is sure of bounds all
+that.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidemill_operator.autoscaling.memory import Arrivals
 
-LONG_SECONDS = 300.0
-SHORT_SECONDS = 60.0
-BURST_SECONDS = 15.0
-FALL_SECONDS = 60.0
-TREND_SECONDS = 240.0
-TREND_NOISE = 2.0
-NOISE = 1.0
-"""Standard deviations that a rise must stand out by."""
-FALL_NOISE = 1.0
-"""The same of a fall, which costs less to follow too early."""
-REQUEST_VARIATION = 2.0
-"""Variance of random arrivals' work over (count x mean squared): 1 for the count, about 1 for lengths."""
-MAX_GROWTH = 1.3
+WINDOW_SECONDS = 300.0
+LONG_WINDOWS_SECONDS = (900.0, 1800.0)
+BOUND_SECONDS = (30.0, 60.0, 120.0)
+DISPERSION = 1.5
+"""Variance over mean of a count: 1 where arrivals are independent, more where they come in clumps."""
+JUMP_NOISE = 4.0
+"""Standard errors by which a jump must stand out."""
+LINE_NOISE = 2.0
+"""Standard errors up to which a slope may be a level's noise."""
+RISE_NOISE, FALL_NOISE = 1.5, 0.5
+"""Standard errors of a slope that counts for nothing; beyond them ever more of it counts. A fall that is
+followed too early costs less than a rise."""
+LEAST_NOISE, MOST_NOISE = 3.5, 1.5
+"""Standard errors that what a short window is sure of stands off its mean, below and above."""
+SHORTEST_SECONDS = 9.0
+"""A jump is seen in no shorter time."""
+LENGTH_NOISE = 2.0
+MAX_GROWTH = 1.4
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArrivalRate:
-    """Requests a second: as measured over the last minutes, what is sure of a rise, and what is coming."""
+    """Requests a second now, how far that may be off, and where a steady change leads."""
 
     measured: float
-    sure: float
-    forecast: float
+    error: float
+    slope: float
+    """Requests a second gained every second, as far as the counts are sure of it."""
+    least: float
+    most: float
+    """What short windows are sure of: at least, at most."""
     prompt_tokens_per_request: float | None
     seconds: float
     """How long has been measured."""
+    is_level: bool
+    """Whether nothing but noise was seen for minutes."""
+    horizon_seconds: float
+    """When what is asked for now is there."""
 
     @property
-    def expected(self) -> float:
-        """Return the rate to be ready for."""
-        return max(self.measured, self.sure, self.forecast)
+    def forecast(self) -> float:
+        """Return the rate when pods asked for now are ready; the present one unless it rises."""
+        rising = self.measured + max(0.0, self.slope) * self.horizon_seconds
+        return min(rising, MAX_GROWTH * self.measured)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Fit:
+    """What a window shows: the rate at its end, by how much that may be off, and its slope."""
+
+    rate: float
+    error: float
+    slope: float = 0.0
+    is_level: bool = True
 
 
 def arrival_rate(samples: tuple[Arrivals, ...], now: float, horizon_seconds: float) -> ArrivalRate | None:
-    """Return the rate now and in so many seconds; None without samples."""
-    recent = [s for s in samples if s.at > now - LONG_SECONDS]
-    if not recent:
+    """Return the rate now and where it leads in so many seconds; None without samples."""
+    recent = _since(samples, now - LONG_WINDOWS_SECONDS[-1])
+    window = _since(recent, now - WINDOW_SECONDS)
+    if not window:
         return None
-    measured = _rate(recent)
-    sure = 0.0
-    for seconds in (SHORT_SECONDS, BURST_SECONDS):
-        window = [s for s in recent if s.at > now - seconds]
-        if window:
-            count = sum(s.requests for s in window)
-            sure = max(sure, (count - NOISE * math.sqrt(REQUEST_VARIATION * count)) / _seconds(window))
-    settled = _settled(recent, now, measured)
+    fit = _fit(recent, window, now)
+    short = [_level(part) for seconds in BOUND_SECONDS if (part := _since(window, now - seconds))]
     return ArrivalRate(
-        measured=settled,
-        sure=sure,
-        forecast=_forecast(recent, now, horizon_seconds),
-        prompt_tokens_per_request=_prompt_tokens(samples, recent),
-        seconds=_seconds(recent),
+        measured=fit.rate,
+        error=fit.error,
+        slope=0.0 if fit.is_level else fit.slope,
+        is_level=fit.is_level,
+        least=max((one.rate - LEAST_NOISE * one.error for one in short), default=0.0),
+        most=min((one.rate + MOST_NOISE * one.error for one in short), default=math.inf),
+        prompt_tokens_per_request=_prompt_tokens(recent, window),
+        seconds=sum(s.seconds for s in recent),
+        horizon_seconds=horizon_seconds,
     )
 
 
-def _prompt_tokens(samples: Sequence[Arrivals], recent: Sequence[Arrivals]) -> float | None:
+def _since(samples: Sequence[Arrivals], time: float) -> list[Arrivals]:
+    return [s for s in samples if s.at > time]
+
+
+def _fit(recent: list[Arrivals], window: list[Arrivals], now: float) -> _Fit:
+    """Return what the last minutes show, or a longer level where they are one."""
+    fit = _shape(window, now)
+    if not fit.is_level:
+        return fit
+    for seconds in LONG_WINDOWS_SECONDS:
+        longer = _since(recent, now - seconds)
+        if not _shape(longer, now).is_level:
+            break
+        fit = _level(longer)
+    return fit
+
+
+def _level(window: Sequence[Arrivals]) -> _Fit:
+    """Return the mean of a window."""
+    seconds = max(1e-9, sum(s.seconds for s in window))
+    count = sum(s.requests for s in window)
+    return _Fit(rate=count / seconds, error=math.sqrt(DISPERSION * max(1.0, count)) / seconds)
+
+
+def _shape(window: list[Arrivals], now: float) -> _Fit:
+    """Read a window as a level, a jump or a line."""
+    jump, after = _best_jump(window)
+    line, noise = _line(window, now)
+    if jump > JUMP_NOISE and jump * jump > noise * noise + JUMP_NOISE:
+        later = _after_last_jump(window[after:])
+        return replace(_level(later), is_level=False)
+    return replace(line, is_level=noise <= LINE_NOISE)
+
+
+def _after_last_jump(window: list[Arrivals]) -> list[Arrivals]:
+    """Return what is left of a window after the last jump in it."""
+    jump, after = _best_jump(window)
+    return _after_last_jump(window[after:]) if jump > JUMP_NOISE else window
+
+
+def _best_jump(window: list[Arrivals]) -> tuple[float, int]:
+    """Return by how many standard errors the rate differs most between before and after, and where."""
+    seconds, count = sum(s.seconds for s in window), sum(s.requests for s in window)
+    variance = DISPERSION * max(1.0, count) / max(1e-9, seconds)
+    best, place = 0.0, 0
+    before_count = before_seconds = 0.0
+    for index, sample in enumerate(window[:-1], start=1):
+        before_count += sample.requests
+        before_seconds += sample.seconds
+        after_seconds = seconds - before_seconds
+        if min(before_seconds, after_seconds) < SHORTEST_SECONDS:
+            continue
+        gap = (count - before_count) / after_seconds - before_count / before_seconds
+        noise = abs(gap) / math.sqrt(variance * (1 / before_seconds + 1 / after_seconds))
+        if noise > best:
+            best, place = noise, index
+    return best, place
+
+
+def _line(window: list[Arrivals], now: float) -> tuple[_Fit, float]:
+    """Return the straight line through a window, and how many standard errors its slope is.
+
+    Of a slope of z standard errors the share 1 - (noise / z)^2 counts.
+    """
+    level, seconds = _level(window), sum(s.seconds for s in window)
+    places = [s.at - s.seconds / 2 for s in window]
+    middle = sum(place * s.seconds for place, s in zip(places, window, strict=True)) / max(1e-9, seconds)
+    spread = sum((place - middle) ** 2 * s.seconds for place, s in zip(places, window, strict=True))
+    if spread <= 0:
+        return level, 0.0
+    slope = sum((place - middle) * s.requests for place, s in zip(places, window, strict=True)) / spread
+    noise = abs(slope) / (level.error * math.sqrt(seconds / spread))
+    ignored = RISE_NOISE if slope > 0 else FALL_NOISE
+    counts = max(0.0, 1.0 - (ignored / noise) ** 2) if noise > 0 else 0.0
+    slope *= counts
+    return (
+        _Fit(
+            rate=max(0.0, level.rate + slope * (now - middle)),
+            error=level.error * math.sqrt(1.0 + counts * seconds * (now - middle) ** 2 / spread),
+            slope=slope,
+            is_level=False,
+        ),
+        noise,
+    )
+
+
+def _prompt_tokens(recent: Sequence[Arrivals], window: Sequence[Arrivals]) -> float | None:
     """Return the mean prompt over all that is remembered, or of late where that is clearly another."""
-    requests, late = (sum(s.requests for s in part) for part in (samples, recent))
+    requests, late = (sum(s.requests for s in part) for part in (recent, window))
     if requests <= 0:
         return None
-    mean = sum(s.prompt_tokens for s in samples) / requests
+    mean = sum(s.prompt_tokens for s in recent) / requests
     if late <= 0:
         return mean
-    now = sum(s.prompt_tokens for s in recent) / late
-    return now if abs(now - mean) > 2 * NOISE * mean / math.sqrt(late) else mean
-
-
-def _settled(recent: list[Arrivals], now: float, measured: float) -> float:
-    """Return the rate of the last minutes, or of the last one where it has clearly fallen since."""
-    window = [s for s in recent if s.at > now - FALL_SECONDS]
-    if not window:
-        return measured
-    seconds = _seconds(window)
-    count = sum(s.requests for s in window)
-    highest = (count + FALL_NOISE * math.sqrt(REQUEST_VARIATION * max(1.0, count))) / seconds
-    return min(measured, highest)
-
-
-def _rate(samples: list[Arrivals]) -> float:
-    return sum(s.requests for s in samples) / _seconds(samples)
-
-
-def _seconds(samples: list[Arrivals]) -> float:
-    return max(1e-9, sum(s.seconds for s in samples))
-
-
-def _forecast(recent: list[Arrivals], now: float, horizon_seconds: float) -> float:
-    """Return where a steady rise leads; 0 where there is none.
-
-    A rise is steady if each third of the window is above the one before, and the last third itself rises: a
-    jump is not, and is not led on.
-    """
-    third = TREND_SECONDS / 3
-    parts = [_between(recent, now - age * third, third) for age in (3, 2, 1)]
-    halves = [_between(recent, now - third, third / 2), _between(recent, now - third / 2, third / 2)]
-    if any(_seconds(part) < third / 3 for part in (*parts, *halves)):
-        return 0.0
-    first, middle, last = (_rate(part) for part in parts)
-    noise = math.sqrt(REQUEST_VARIATION * (first + last) / third)
-    rises = (
-        (last - first) / 2,
-        2 * (middle - first),
-        2 * (last - middle),
-        4 * (_rate(halves[1]) - _rate(halves[0])),
-    )
-    if min(rises) <= 0 or last - first < TREND_NOISE * noise:
-        return 0.0
-    return min(last + min(rises) / third * (horizon_seconds + third / 2), MAX_GROWTH * last)
-
-
-def _between(samples: list[Arrivals], start: float, seconds: float) -> list[Arrivals]:
-    return [s for s in samples if start < s.at <= start + seconds]
+    lately = sum(s.prompt_tokens for s in window) / late
+    return lately if abs(lately - mean) > LENGTH_NOISE * mean / math.sqrt(late) else mean

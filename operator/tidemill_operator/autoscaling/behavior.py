@@ -14,6 +14,8 @@ from tidemill_operator.autoscaling.policy import Behavior, PacePolicy, ScalingRu
 
 EPISODE_SECONDS = 240.0
 RECURRENCE_MARGIN, LONGEST_RECURRENCE = 1.3, 1800.0
+MOST_UNEVEN = 1.5
+"""Bursts come again and again if the longest pause between them is at most so many times the shortest."""
 Moments = tuple[tuple[float, int], ...]
 
 
@@ -52,10 +54,12 @@ def recurring_window(times: tuple[float, ...], spent: float | None) -> float:
 
     Only while more requests are late than the objective allows: else it would cost more than it is worth.
     """
-    if len(times) < 2 or spent is None or spent <= 1.0:
+    if len(times) < 3 or spent is None or spent <= 1.0:
         return 0.0
-    gap = max(b - a for a, b in pairwise(times))
-    return min(LONGEST_RECURRENCE, RECURRENCE_MARGIN * gap)
+    gaps = [b - a for a, b in pairwise(times[-4:])]
+    if max(gaps) > MOST_UNEVEN * min(gaps):
+        return 0.0
+    return min(LONGEST_RECURRENCE, RECURRENCE_MARGIN * max(gaps))
 
 
 def remember(moments: Moments, now: float, value: int, keep_seconds: float) -> Moments:

@@ -17,7 +17,7 @@ from tidemill_operator.autoscaling.model import EngineFigures, FleetLoad, Histog
 
 logger = logging.getLogger(__name__)
 
-KEEP_ARRIVALS_SECONDS = 600.0
+KEEP_ARRIVALS_SECONDS = 1800.0
 TOKENS_FADE_SECONDS = 500.0
 LATENCY_FADE_SECONDS = 180.0
 BUDGET_FADE_SECONDS = 2400.0

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tidemill_operator.autoscaling import behavior, fleet_view, learn, objectives, zero
-from tidemill_operator.autoscaling.arrivals import SHORT_SECONDS
 from tidemill_operator.autoscaling.decision import (
     Clamp,
     Decision,
@@ -28,11 +27,13 @@ from tidemill_operator.autoscaling.schedules import active
 from tidemill_operator.autoscaling.terms import Facts, all_terms
 
 DOWN_MARGIN = 1.1
+WATCH_SECONDS = 60.0
+"""Nothing is removed before arrivals were watched for so long."""
 MAX_HISTORY = 5
-WINDOW_PER_STARTUP = 1.0
-QUEUE_WINDOW = 60.0
+WINDOW_PER_STARTUP = 0.5
+QUEUE_WINDOW = 30.0
 """What queues asked for is kept so long; what arrivals asked for, for the whole window."""
-SHORTEST_WINDOW, LONGEST_WINDOW = 60.0, 300.0
+SHORTEST_WINDOW, LONGEST_WINDOW = 30.0, 300.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +123,7 @@ def _wish(view: FleetView, facts: Facts, current: int) -> _Wish:
         reason=best.signal,
         message=best.message,
         terms=up_terms,
-        may_shrink=is_free and facts.rate is not None and facts.rate.seconds >= SHORT_SECONDS - 1,
+        may_shrink=is_free and facts.rate is not None and facts.rate.seconds >= WATCH_SECONDS - 1,
     )
 
 

@@ -12,6 +12,7 @@ from tidemill_operator.autoscaling.fleet_view import FleetView
 from tidemill_operator.autoscaling.memory import Memory
 from tidemill_operator.autoscaling.model import FleetLoad
 from tidemill_operator.autoscaling.policy import ScalingPolicy
+from tidemill_operator.autoscaling.staffing import allowed_share
 from tidemill_operator.autoscaling.terms import Facts
 
 DEFAULT_CONCURRENCY = 16.0
@@ -43,11 +44,14 @@ def gather(
     if capacity is not None and rate is not None and view.ready:
         used = rate.measured / (len(view.ready) * capacity.requests_per_second)
     utilization = learned.utilization or learn.DEFAULT_UTILIZATION
-    if rate is not None and _is_restless(rate, used, utilization):
+    allowed = allowed_share(utilization, len(view.ready))
+    if rate is not None and _is_restless(rate, used, allowed):
         memory = replace(memory, last_change=load.at)
     is_steady = load.at - (memory.last_change or load.at) > objectives.STEADY_SECONDS
     share = objectives.latencies(memory, policy).pressure if is_steady else None
-    utilization = objectives.utilization(utilization, used, share, elapsed / 60.0)
+    utilization = objectives.utilization(
+        utilization, objectives.Fullness(used=used, allowed=allowed), share, elapsed / 60.0
+    )
     learned = replace(learned, utilization=utilization)
     slots = machine.limits.max_num_seqs if machine else DEFAULT_CONCURRENCY
     return (
@@ -59,6 +63,10 @@ def gather(
             num_staying=view.num_staying,
             num_unknown=view.num_unknown,
             startup_seconds=startup,
+            coming_seconds=tuple(
+                startup if r.is_unschedulable else max(0.0, r.created + startup - load.at)
+                for r in view.coming
+            ),
             waiting=view.num_waiting,
             held=view.held_requests,
             backlog_tokens=view.waiting_prompt_tokens + view.held_prompt_tokens,
@@ -77,10 +85,10 @@ def gather(
     )
 
 
-def _is_restless(rate: ArrivalRate, used: float | None, utilization: float) -> bool:
-    """Say whether the load is changing, or is more than replicas are meant to carry."""
-    is_rising = rate.expected > 1.15 * rate.measured
-    return is_rising or (used is not None and used > utilization + objectives.NEAR)
+def _is_restless(rate: ArrivalRate, used: float | None, allowed: float) -> bool:
+    """Say whether the load is rising, or is more than replicas are meant to carry."""
+    is_rising = rate.forecast > 1.15 * rate.measured
+    return is_rising or (used is not None and used > allowed + objectives.NEAR)
 
 
 def _smoothed(

@@ -17,9 +17,8 @@ from tidemill_operator.autoscaling.model import EngineFigures, ReplicaLoad, Step
 from tidemill_operator.autoscaling.policy import ScalingPolicy
 
 DEFAULT_STARTUP_SECONDS = 120.0
-DEFAULT_UTILIZATION = 0.85
-LOWEST_UTILIZATION, HIGHEST_UTILIZATION = 0.5, 1.0
-MIN_REQUESTS = 20.0
+DEFAULT_UTILIZATION = 0.67
+MIN_REQUESTS = 60.0
 SMOOTH_SECONDS = 45.0
 
 

@@ -14,8 +14,8 @@ from tidemill_operator.autoscaling.memory import Memory
 from tidemill_operator.autoscaling.percentiles import percentile, share_within
 from tidemill_operator.autoscaling.policy import ScalingPolicy
 
-LOWEST, HIGHEST = 0.5, 1.0
-FALL_PER_MINUTE, RISE_PER_MINUTE = 0.05, 0.02
+LOWEST, HIGHEST = 0.4, 0.95
+FALL_PER_MINUTE, RISE_PER_MINUTE = 0.03, 0.015
 EASY = 0.7
 """An objective is kept easily at this share of it."""
 NEAR = 0.1
@@ -62,13 +62,21 @@ def spent(memory: Memory, policy: ScalingPolicy) -> float | None:
     return None if good is None else (1.0 - good) / max(0.005, 1.0 - policy.slo.percentile / 100)
 
 
-def utilization(before: float, used: float | None, pressure: float | None, minutes: float) -> float:
-    """Return the share of its capacity up to which a replica is used, after so many more minutes."""
-    if pressure is None or used is None:
+@dataclass(frozen=True, kw_only=True)
+class Fullness:
+    """The share of its capacity that a fleet is used to, None where unknown, and to which it may be."""
+
+    used: float | None
+    allowed: float
+
+
+def utilization(before: float, full: Fullness, pressure: float | None, minutes: float) -> float:
+    """Return how full a single replica may be, after so many more minutes."""
+    if pressure is None or full.used is None:
         return before
     if pressure > 1.0:
         return max(LOWEST, before - FALL_PER_MINUTE * minutes)
-    if pressure < EASY and used >= before - NEAR:
+    if pressure < EASY and full.used >= full.allowed - NEAR:
         return min(HIGHEST, before + RISE_PER_MINUTE * minutes)
     return before
 

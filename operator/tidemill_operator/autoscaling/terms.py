@@ -14,12 +14,17 @@ from tidemill_operator.autoscaling.capacity import Capacity, Work, decodes_withi
 from tidemill_operator.autoscaling.decision import Term
 from tidemill_operator.autoscaling.model import StepTimes
 from tidemill_operator.autoscaling.policy import ScalingPolicy
+from tidemill_operator.autoscaling.staffing import allowed_share, replicas_for, replicas_to_catch_up
 
 OWN_PREFILL_SHARE, LEAST_SHARE = 0.7, 0.1
 """The TTFT budget is 0.7 of the SLO less the prompt's own prefill, at least 0.1 of the SLO."""
 
-TOLERANCE = 1.1
-"""A tenth more than replicas should carry is no reason for one more."""
+DOUBT, LEAST_DOUBT, LEVEL_DOUBT = 0.25, 0.03, 0.06
+"""A rate counts so many standard errors, or this share of it, lower on the way up, higher down; more while it
+is level, when there is no hurry."""
+
+QUEUE_HOLD_SECONDS = 60.0
+"""How long a replica stays that was made for a queue, once that is gone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +36,8 @@ class Facts:
     num_staying: int
     num_unknown: int
     startup_seconds: float
+    coming_seconds: tuple[float, ...]
+    """In how many seconds each replica that is coming will be ready."""
     waiting: float
     held: float
     backlog_tokens: float
@@ -41,6 +48,7 @@ class Facts:
     capacity_tokens: float
     concurrency: float
     utilization: float
+    """How full a single replica may be; more of them may be fuller."""
     rate: ArrivalRate | None
     work: Work | None
     capacity: Capacity | None
@@ -58,19 +66,20 @@ class Facts:
         """Say whether the queue falls, or pods that are coming are still to make it fall."""
         return self.waiting + self.held < self.smooth_waiting or self.num_staying > self.num_ready
 
-    @property
-    def spare_requests(self) -> float:
-        """Return how many waiting requests the fleet works off before a pod asked for now is ready.
+    def left_seconds(self, seconds: float) -> float:
+        """Return what is left of a backlog when pods asked for now are ready, in seconds of one replica.
 
-        None, whatever the figures promise, where the fleet is complete and the queue is not seen to fall.
+        Until then the fleet works at its capacity, and what arrives comes on top. Nothing is believed to
+        have been worked off, whatever the figures promise, where the fleet is complete and the queue is not
+        seen to fall.
         """
-        if not self.is_falling:
-            return 0.0
         if self.capacity is None or self.rate is None:
-            coming = self.num_staying - self.num_ready
-            return coming * (self.concurrency + self.policy.queue_length_per_replica)
-        spare = self.num_staying * self.capacity.requests_per_second - self.rate.expected
-        return max(0.0, spare * self.startup_seconds)
+            return seconds
+        working = self.num_ready * self.startup_seconds
+        working += sum(max(0.0, self.startup_seconds - left) for left in self.coming_seconds)
+        arriving = self.rate.measured / self.capacity.requests_per_second * self.startup_seconds
+        left = max(0.0, seconds + arriving - working)
+        return left if self.is_falling else max(left, seconds)
 
 
 def all_terms(facts: Facts) -> tuple[Term, ...]:
@@ -97,47 +106,42 @@ def kv_cache(facts: Facts) -> Term | None:
 
 
 def queue(facts: Facts) -> Term | None:
-    """Ask for the replicas that a queue lacks, beyond what is worked off before new ones start."""
+    """Ask for the replicas that work off a queue which is longer than allowed, as far as it will not go."""
     allowed = facts.policy.queue_length_per_replica
     waiting = facts.waiting + facts.held
     deficit = waiting * facts.margin - allowed * facts.num_ready
     if deficit <= 0:
         return None
-    per_replica, worked_off = facts.concurrency + allowed, facts.spare_requests
-    if facts.capacity is not None:
-        per_replica = max(per_replica, facts.capacity.requests_per_second * facts.startup_seconds)
-    more = (deficit - worked_off) / per_replica
-    more = round(more) if facts.is_falling else _up(more)
-    if more <= 0:
-        return None
+    if facts.capacity is None or facts.rate is None:
+        coming = (facts.num_staying - facts.num_ready) * (facts.concurrency + allowed)
+        more = (deficit - coming) / (facts.concurrency + allowed)
+        replicas, left = facts.num_staying + max(0, _up(more)), deficit
+    else:
+        left = facts.left_seconds(deficit / facts.capacity.requests_per_second)
+        replicas = _catching_up(facts, left)
     return Term(
         signal="Queue",
-        replicas=facts.num_staying + more,
+        replicas=replicas,
         message=(
-            f"{waiting:.0f} requests wait, {allowed:g} a replica are allowed; "
-            f"{worked_off:.0f} are worked off within {facts.startup_seconds:.0f} s"
+            f"{waiting:.0f} requests wait, {allowed:g} a replica are allowed; {left:.0f} replica-seconds of "
+            f"them will be left in {facts.startup_seconds:.0f} s"
         ),
-        figures={"waiting": waiting, "allowed": allowed * facts.num_ready, "worked_off": worked_off},
+        figures={"waiting": waiting, "allowed": allowed * facts.num_ready, "left_seconds": left},
     )
 
 
 def first_token(facts: Facts) -> Term | None:
-    """Ask for the speed at which prompts that are not computed yet keep the TTFT objective.
-
-    Those that the fleet computes before a pod asked for now is ready are no reason for one.
-    """
+    """Ask for the replicas that compute the waiting prompts, where those there are would be late."""
     slo = facts.policy.slo.time_to_first_token_seconds
     if slo is None or facts.capacity is None or facts.work is None:
         return None
     speed = facts.capacity.prefill_tokens_per_second
     budget = max(OWN_PREFILL_SHARE * slo - facts.work.uncached / speed, LEAST_SHARE * slo)
-    tokens = facts.smooth_backlog_tokens * facts.margin
+    tokens = min(facts.smooth_backlog_tokens, facts.backlog_tokens) * facts.margin
     wanted = _up(tokens / (speed * budget))
     if wanted > facts.num_staying and facts.rate is not None:
-        left = max(0.0, tokens - facts.spare_requests * facts.work.uncached)
-        within = max(budget, facts.startup_seconds)
-        more = left / (speed * within)
-        wanted = min(wanted, facts.num_staying + (round(more) if facts.is_falling else _up(more)))
+        late = tokens / speed - facts.num_ready * budget
+        wanted = max(facts.num_staying, _catching_up(facts, facts.left_seconds(late)))
     return Term(
         signal="TimeToFirstToken",
         replicas=wanted,
@@ -146,27 +150,44 @@ def first_token(facts: Facts) -> Term | None:
     )
 
 
+def _catching_up(facts: Facts, left_seconds: float) -> int:
+    """Return the replicas that carry what arrives and work off so many replica-seconds beside it."""
+    if facts.capacity is None or facts.rate is None:
+        return facts.num_staying
+    full = facts.rate.measured / facts.capacity.requests_per_second
+    hold = facts.startup_seconds + QUEUE_HOLD_SECONDS
+    return round(full + replicas_to_catch_up(left_seconds, full, hold))
+
+
 def arrival(facts: Facts) -> Term | None:
-    """Ask for what the requests that arrive need, now or when pods asked for now would be ready."""
+    """Ask for what the requests that arrive need, now or when pods asked for now would be ready.
+
+    On the way up what surely arrives counts, on the way down what may: between them nothing changes.
+    """
     if facts.rate is None or facts.capacity is None:
         return None
-    rate = facts.rate.measured * facts.margin if facts.margin > 1.0 else facts.rate.expected
-    each = facts.capacity.requests_per_second * facts.utilization
-    why = ""
-    if rate == facts.rate.forecast and facts.margin == 1.0 and rate > 0:
-        why = f", expected in {facts.startup_seconds:.0f} s"
+    rate, is_down = facts.rate, facts.margin > 1.0
+    least = LEVEL_DOUBT if rate.is_level else LEAST_DOUBT
+    doubt = max(least * rate.measured, DOUBT * rate.error)
+    surely = max(rate.forecast - doubt, rate.least)
+    wanted = max(surely, min(rate.measured + doubt, rate.most)) if is_down else surely
+    each = facts.capacity.requests_per_second
+    replicas = replicas_for(wanted / each, facts.utilization)
+    why = f", expected in {facts.startup_seconds:.0f} s" if rate.forecast > rate.measured else ""
+    share = allowed_share(facts.utilization, replicas)
     return Term(
         signal="ArrivalRate",
-        replicas=_up(rate / each / (1.0 if facts.margin > 1.0 else TOLERANCE)),
+        replicas=replicas,
         message=(
-            f"{rate:.2f} requests/s arrive{why}; a replica carries {each:.2f} "
-            f"(bound by {facts.capacity.limit}, {facts.utilization:.0%} used)"
+            f"{wanted:.2f} requests/s arrive{why}; a replica carries {each:.2f} "
+            f"(bound by {facts.capacity.limit}), {replicas} may be {share:.0%} full"
         ),
         figures={
-            "requests_per_second": rate,
+            "requests_per_second": wanted,
             "per_replica": each,
-            "measured": facts.rate.measured,
-            "forecast": facts.rate.forecast,
+            "measured": rate.measured,
+            "forecast": rate.forecast,
+            "error": rate.error,
         },
     )
 
