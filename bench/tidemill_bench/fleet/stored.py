@@ -84,7 +84,7 @@ def key_of(policy: str, knobs: str, load: Load, settings: FleetSettings, engine:
 
 @cache
 def _code_version(engine: str) -> str:
-    """Return a digest of the modules that a run goes through, and of the engine's rules that it takes over."""
+    """Return a digest of the modules that a run goes through, and of the engine's rules that they use."""
     digest = hashlib.sha256(repr((MIN_CHUNK_TOKENS, NEWCOMERS_SHARE, TILE_TOKENS)).encode())
     folder = Path(here.__file__).parent
     files = [path for pattern in _MODULES for path in sorted(folder.glob(pattern))]
