@@ -66,7 +66,7 @@ def steady() -> list[Load]:
     """Return constant loads of an hour at several rates, on which ours should change next to nothing."""
     levels = ((2, 1.2), (3, 1.7), (3, 2.2), (4, 2.8), (5, 3.3), (6, 4.1))
     return [
-        _at(replicas, draw(f"constant {rate:g}/s", lambda _, rate=rate: rate, CHAT, 3900.0, 320 + number))
+        _at(replicas, draw(f"{rate:g}/s", steps((0, rate)), CHAT, 3900.0, 320 + number))
         for number, (replicas, rate) in enumerate(levels)
     ]
 
