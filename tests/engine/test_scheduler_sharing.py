@@ -55,6 +55,26 @@ def test_outputs_are_cached_too_so_that_a_conversation_goes_on_where_it_stopped(
     assert num_cached(harness, "b") == 16
 
 
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("length", [k * BLOCK + rest for k in (3, 4) for rest in (-1, 0, 1)])
+def test_what_was_computed_beyond_a_stop_string_changes_nothing_for_the_next_who_has_the_same_prefix(
+    depth: int, length: int
+) -> None:
+    harness = make_harness(depth=depth)
+    prompt = words(6)
+    harness.add(make_request("stopped", prompt=prompt, max_tokens=40))
+    while len(harness.tokens("stopped")) < length - len(prompt):
+        harness.step()
+    harness.abort("stopped")  # as the API process does once it has seen a stop string
+    continued = [*prompt, *harness.tokens("stopped")]
+    assert len(continued) == length
+    for name, end in (("same", []), ("other", [999])):
+        harness.add(make_request(name, prompt=[*continued, *end], max_tokens=6))
+        harness.run()
+        assert harness.tokens(name) == alone([*continued, *end], 6)
+        assert num_cached(harness, name) >= (length - 1) // BLOCK * BLOCK - BLOCK
+
+
 def test_without_prefix_caching_nothing_is_found() -> None:
     harness = make_harness(is_prefix_caching=False)
     for name in "ab":

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 
 from tidemill_kernels.ahead_of_time.compiler import Compiled, compile_variant
@@ -22,12 +24,14 @@ def main() -> None:
     parser.add_argument("--only", default="", help="a part of the variants' names")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     arguments = parser.parse_args()
-    found = [
-        compile_variant(variant, target)
+    wanted = [
+        (variant, target)
         for target in arguments.target or known
         for variant in all_variants(target)
         if arguments.only in variant.name
     ]
+    with ProcessPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
+        found = list(pool.map(compile_variant, *zip(*wanted, strict=True)))
     print(json.dumps(_as_json(found)) if arguments.json else _as_table(found))
     sys.exit(1 if any(compiled.complaints for compiled in found) else 0)
 
