@@ -48,6 +48,7 @@ struct TileScope {
 
 // Up to 32 rows by 32 columns: out[32][32] = (or, if IS_ADDED, +=) rows * columns. A step is 64 bytes of each row;
 // `columns(step)` is where its first 16 columns lie, the others `second` bytes further, groups of inputs `stride` apart.
+// Rows pass the nearest cache by, so that the columns stay in it for the next rows.
 template <bool IS_INT8, bool IS_ADDED, bool HAS_SECOND_ROWS, typename Columns>
 inline void multiply_tiles(const void* rows, int64_t row_stride, const Columns& columns, int64_t second, int64_t stride,
                            int64_t steps, void* out, int64_t out_stride, Prefetch next = {}) {
@@ -73,7 +74,7 @@ inline void multiply_tiles(const void* rows, int64_t row_stride, const Columns& 
     const uint8_t* at = columns(step);
     _tile_loadd(6, at, stride);
     _tile_loadd(7, at + second, stride);
-    _tile_loadd(4, a0 + step * 64, row_stride);
+    _tile_stream_loadd(4, a0 + step * 64, row_stride);
     if (IS_INT8) {
       _tile_dpbusd(0, 4, 6);
       _tile_dpbusd(1, 4, 7);
@@ -82,7 +83,7 @@ inline void multiply_tiles(const void* rows, int64_t row_stride, const Columns& 
       _tile_dpbf16ps(1, 4, 7);
     }
     if (HAS_SECOND_ROWS) {
-      _tile_loadd(5, a1 + step * 64, row_stride);
+      _tile_stream_loadd(5, a1 + step * 64, row_stride);
       if (IS_INT8) {
         _tile_dpbusd(2, 5, 6);
         _tile_dpbusd(3, 5, 7);
