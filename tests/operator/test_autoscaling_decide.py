@@ -186,6 +186,20 @@ def test_status_lost_on_restore_means_hold_until_the_load_is_measured_again() ->
     assert {scenario.step(make_load(5), rate=1.0).replicas for _ in range(10)} == {5}
 
 
+def first_removal_seconds(load: FleetLoad, *, rate: float) -> float:
+    """Give when a fleet of which nothing is remembered is first made smaller."""
+    scenario = Scenario()
+    while scenario.step(load, rate=rate).replicas >= len(load.replicas):
+        assert scenario.now < START + 600
+    return scenario.now - START
+
+
+def test_after_a_restart_an_idle_fleet_shrinks_sooner_than_one_whose_load_is_still_to_be_measured() -> None:
+    idle = first_removal_seconds(with_figures(make_load(4), num_running=0, held_blocks=0), rate=0.0)
+    busy = first_removal_seconds(make_load(4), rate=0.2)
+    assert 20 <= idle < 60 <= busy
+
+
 def test_to_zero_in_one_step_is_wrong_five_replicas_go_down_by_the_rules_and_to_zero_after_idle_after() -> (
     None
 ):

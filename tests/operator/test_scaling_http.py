@@ -2,42 +2,57 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import yaml
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from yarl import URL
 
+from autoscaling_builders import make_load
+from tidemill_operator import names
+from tidemill_operator.autoscaling.decide import desired_replicas
+from tidemill_operator.autoscaling.model import ScalingState
 from tidemill_operator.fleet.http import add_scaling_routes
+from tidemill_operator.fleet.summary import document_of, figures_of
+from tidemill_operator.scaling_spec import parse_scaling
 
 AiohttpClient = Callable[[web.Application], Awaitable[Any]]
 DOCUMENT = {"desiredReplicas": 3, "queueLength": 7}
 
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 RECORDING = '{"scaling":{}}\n{"at":1.0}\n'
 
 
 @dataclass
 class KnownOfOne:
-    """The service `a/b`, or nothing."""
+    """One service, or nothing."""
 
     figures: Mapping[str, Any] | None
+    of: tuple[str, str] = ("a", "b")
 
     def document(self, namespace: str, name: str) -> Mapping[str, Any] | None:
-        return self.figures if (namespace, name) == ("a", "b") else None
+        return self.figures if (namespace, name) == self.of else None
 
     def recording(self, namespace: str, name: str) -> str | None:
         return RECORDING if self.document(namespace, name) is not None else None
 
 
-def make_app(document: Mapping[str, Any] | None, leader: str | None = None) -> web.Application:
+def make_app(
+    document: Mapping[str, Any] | None, leader: str | None = None, of: tuple[str, str] = ("a", "b")
+) -> web.Application:
     app = web.Application()
 
     async def leader_url() -> str | None:
         return leader
 
-    add_scaling_routes(app, KnownOfOne(document), leader_url)
+    add_scaling_routes(app, KnownOfOne(document, of), leader_url)
     return app
 
 
@@ -84,3 +99,27 @@ async def test_a_recording_is_lines_of_json_at_whichever_operator_is_asked(
         assert (answer.status, await answer.text()) == (200, RECORDING)
         assert answer.content_type == "application/x-ndjson"
         assert (await client.get("/scaling/a/other/recording")).status == 404
+
+
+async def test_the_shipped_scaled_object_finds_its_number_where_it_says(
+    aiohttp_client: AiohttpClient,
+) -> None:
+    advisory, scaled = yaml.safe_load_all((EXAMPLES / "keda.yaml").read_text(encoding="utf-8"))
+    policy = parse_scaling(advisory["spec"]["scaling"])
+    assert policy is not None
+    load = make_load(2)
+    decision = desired_replicas(load, policy, ScalingState(), load.at)
+    document = document_of(policy, decision, figures_of(load, decision), load.at)
+    target = scaled["spec"]["scaleTargetRef"]
+    assert (target["kind"], target["name"]) == (names.KIND, advisory["metadata"]["name"])
+    (trigger,) = scaled["spec"]["triggers"]
+    assert (trigger["type"], trigger["metricType"]) == ("metrics-api", "AverageValue")
+    url = URL(trigger["metadata"]["url"])
+    assert url.port == names.OPERATOR_HTTP_PORT
+    client = await aiohttp_client(make_app(document, of=("default", target["name"])))
+    answer = await (await client.get(url.path)).json()
+    value = functools.reduce(
+        lambda part, key: part[key], trigger["metadata"]["valueLocation"].split("."), answer
+    )
+    wanted = math.ceil(value / float(trigger["metadata"]["targetValue"]))
+    assert wanted == decision.replicas > 0

@@ -16,7 +16,15 @@ from tidemill_operator.scaling_spec import parse_scaling
 
 def add_simulate(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `simulate`."""
-    parser.add_argument("--quick", action="store_true", help="some loads and settings: under a minute")
+    parser.add_argument(
+        "--quick", action="store_true", help="ours anew, the others as shipped: under a minute"
+    )
+    parser.add_argument("--loads", nargs="+", default=[], metavar="NAME", help="only these loads")
+    parser.add_argument("--policies", nargs="+", default=[], metavar="NAME", help="only these of the others")
+    parser.add_argument(
+        "--fresh", action="store_true", help="run the others again, whatever was kept of them"
+    )
+    parser.add_argument("--ship", action="store_true", help="write the others' results into the package")
     parser.add_argument(
         "--plot", type=Path, metavar="FILE", help="draw attainment over GPU-hours (svg or png)"
     )
@@ -42,11 +50,23 @@ def simulate(args: argparse.Namespace) -> dict[str, object]:
     """Run the simulator, print its tables and return its figures."""
     from tidemill_bench.fleet.report import as_table, write_plot  # noqa: PLC0415 - per command
     from tidemill_bench.fleet.settings import FleetSettings  # noqa: PLC0415
-    from tidemill_bench.fleet.sweep import Options, quick, whole  # noqa: PLC0415
+    from tidemill_bench.fleet.stored import SHIPPED, Store, write_shipped  # noqa: PLC0415
+    from tidemill_bench.fleet.sweep import Options, kept, quick, whole  # noqa: PLC0415
 
-    options = Options(settings=FleetSettings(), engine=args.replicas, workers=args.workers)
+    options = Options(
+        settings=FleetSettings(),
+        engine=args.replicas,
+        workers=args.workers,
+        store=None if args.fresh else Store(),
+        loads=tuple(args.loads),
+        policies=tuple(args.policies),
+    )
     report = (quick if args.quick else whole)(options)
     print(as_table(report))
+    if args.ship:
+        found = kept(options.others(), options.reported(), options)
+        write_shipped([(key, point) for key, point in found if point is not None], SHIPPED)
+        print(f"wrote {SHIPPED}")
     if args.plot:
         print(f"wrote {write_plot(report, args.plot)}")
     if args.record:

@@ -25,6 +25,11 @@ def as_table(report: Report) -> str:
         lines.extend(_row(p, False) for p in sorted(others, key=lambda p: p.gpu_hours))
     lines.append("* on the Pareto front of the others as tuned")
     lines.extend(["", *_savings(report)])
+    if report.steady:
+        changes = ", ".join(f"{p.load}: {p.scale_events}" for p in report.steady)
+        lines.append(f"changes in an hour of constant load: {changes}")
+    if report.note:
+        lines.append(report.note)
     return "\n".join(lines)
 
 

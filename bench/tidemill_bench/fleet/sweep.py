@@ -1,6 +1,7 @@
 """All policies, all settings, all loads: each policy's setting is chosen on one half, reported on the other.
 
-Every run is independent and deterministic, so the number of processes changes nothing.
+Every run is independent and deterministic, so the number of processes changes nothing, and the others'
+results may be kept: only ours changes from day to day.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidemill_bench.fleet import catalogue, roster
 from tidemill_bench.fleet.fleet import EngineKind, Fleet
@@ -38,7 +39,7 @@ QUICK_ALSO = {
     "ray-serve": "target 20, delays 30 and 600 s",
     "llm-d": "KV 40%, queue 5, spare 10%",
 }
-"""A cheaper setting each, so that there is a curve."""
+"""A cheaper setting each, so that there is a curve where the shipped results are of an older simulator."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,12 +83,16 @@ def _run(job: Job) -> Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """Ours and every setting of the others on the reported loads; `chosen`: what each was tuned to."""
+    """Ours and every setting of the others on the reported loads; `chosen`: what each was tuned to.
+
+    `steady` is ours on constant loads of an hour each. `note` says what a reader must know of the figures.
+    """
 
     ours: tuple[Point, ...]
     others: tuple[Point, ...]
     chosen: dict[str, str]
-    duration_seconds: float
+    steady: tuple[Point, ...] = ()
+    note: str = ""
 
     @property
     def policies(self) -> list[str]:
@@ -133,8 +138,9 @@ class Report:
             "gpu_hours_saving": round(self.gpu_hours_saving, 4),
             "best_other": self.best_other,
             "saving_with_hindsight": round(self.saving_with_hindsight, 4),
-            "changes_an_hour_at_constant_load": self._constant_changes(),
+            "changes_an_hour_at_constant_load": {p.load: p.scale_events for p in self.steady},
             "tuned": self.chosen,
+            "note": self.note,
         }
 
     def _load_json(self, mine: Point) -> dict[str, object]:
@@ -154,48 +160,74 @@ class Report:
             },
         }
 
-    def _constant_changes(self) -> float:
-        constant = [p for p in self.ours if p.load == "constant"]
-        return mean(p.scale_events for p in constant) * 3600.0 / self.duration_seconds
-
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How to run: `engine` is what replicas are made of."""
+    """How to run: `engine` is what replicas are made of; `loads`, `policies`: only these, all where empty."""
 
     settings: FleetSettings
     engine: EngineKind = "quick"
     workers: int = 1
     store: Store | None = None
+    loads: tuple[str, ...] = ()
+    policies: tuple[str, ...] = ()
+
+    def reported(self) -> list[Load]:
+        """Return the loads to report."""
+        return [load for load in catalogue.held_out() if not self.loads or load.name in self.loads]
+
+    def others(self) -> list[roster.Candidate]:
+        """Return the others to compare with, every setting."""
+        return [c for c in roster.peers() if not self.policies or c.policy in self.policies]
 
 
 def whole(options: Options) -> Report:
     """Tune on one half of the loads, report the other."""
-    others = roster.peers()
-    tuning = _runs(others, catalogue.tuning(), options)
+    others = options.others()
+    tuning = _runs(others, catalogue.tuning(), replace(options, engine="quick"))
     chosen = {
         policy: tuned([p for p in tuning if p.policy == policy], WANTED_ATTAINMENT)
         for policy in dict.fromkeys(c.policy for c in others)
     }
-    return _report(others, catalogue.held_out(), chosen, options)
+    return _report(others, options.reported(), chosen, options)
 
 
 def quick(options: Options) -> Report:
-    """Report some loads with the settings that the whole sweep chose, and a cheaper one of most."""
+    """Report ours beside the others' kept results; where those are outdated, some loads and settings anew."""
+    loads, others, store = options.reported(), options.others(), options.store or Store()
+    chosen = {policy: knobs for policy, knobs in CHOSEN.items() if any(c.policy == policy for c in others)}
+    if all(point is not None for _, point in kept(others, loads, options)):
+        return _report(others, loads, chosen, replace(options, store=store))
     wanted = {(policy, knobs) for table in (CHOSEN, QUICK_ALSO) for policy, knobs in table.items()}
-    others = [c for c in roster.peers() if (c.policy, c.knobs) in wanted]
-    loads = [load for load in catalogue.held_out() if load.name in QUICK_LOADS]
-    return _report(others, loads, dict(CHOSEN), options)
+    few = [c for c in others if (c.policy, c.knobs) in wanted]
+    report = _report(few, [load for load in loads if load.name in QUICK_LOADS], chosen, options)
+    return replace(
+        report, note="two settings for most policies: savings are larger than those of a whole sweep"
+    )
+
+
+def kept(
+    candidates: Sequence[roster.Candidate], loads: Sequence[Load], options: Options
+) -> list[tuple[str, Point | None]]:
+    """Return the keys of runs with what is known of each."""
+    store = options.store or Store()
+    keys = [
+        key_of(c.policy, c.knobs, load, options.settings, options.engine)
+        for load in loads
+        for c in candidates
+    ]
+    return [(key, store.find(key)) for key in keys]
 
 
 def _report(
     others: list[roster.Candidate], loads: list[Load], chosen: dict[str, str], options: Options
 ) -> Report:
+    steady = _runs([roster.ours()], catalogue.steady(), options) if options.engine == "quick" else []
     return Report(
         ours=tuple(_runs([roster.ours()], loads, options)),
         others=tuple(_runs(others, loads, options)),
         chosen=chosen,
-        duration_seconds=loads[0].duration_seconds - loads[0].warmup_seconds,
+        steady=tuple(steady),
     )
 
 

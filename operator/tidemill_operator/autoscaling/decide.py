@@ -27,8 +27,8 @@ from tidemill_operator.autoscaling.schedules import active
 from tidemill_operator.autoscaling.terms import Facts, all_terms
 
 DOWN_MARGIN = 1.1
-WATCH_SECONDS = 60.0
-"""Nothing is removed before arrivals were watched for so long."""
+WATCH_SECONDS, IDLE_WATCH_SECONDS = 60.0, 20.0
+"""Nothing is removed before arrivals were watched for so long; the less while no request is anywhere."""
 MAX_HISTORY = 5
 WINDOW_PER_STARTUP = 0.5
 QUEUE_WINDOW = 30.0
@@ -113,6 +113,7 @@ def _wish(view: FleetView, facts: Facts, current: int) -> _Wish:
     best = max(up_terms, key=lambda term: term.replicas)
     up = best.replicas
     down = max(up, max((term.replicas for term in down_terms), default=0))
+    watch = WATCH_SECONDS if zero.is_busy(view) else IDLE_WATCH_SECONDS
     is_free = view.num_waiting == 0 and view.held_requests == 0 and view.is_every_gateway_known
     if up <= current:
         best = max(down_terms or up_terms, key=lambda term: term.replicas)
@@ -123,7 +124,7 @@ def _wish(view: FleetView, facts: Facts, current: int) -> _Wish:
         reason=best.signal,
         message=best.message,
         terms=up_terms,
-        may_shrink=is_free and facts.rate is not None and facts.rate.seconds >= WATCH_SECONDS - 1,
+        may_shrink=is_free and facts.rate is not None and facts.rate.seconds >= watch - 1,
     )
 
 
