@@ -7,7 +7,7 @@ from typing import Any
 
 from tidemill_engine.config import CacheConfig, CoreConfig, DeviceConfig, ModelConfig, SchedulerConfig
 from tidemill_engine.models.weights import open_weights
-from tidemill_engine.parallel.group import Alone
+from tidemill_engine.parallel.group import Alone, RankGroup
 from tidemill_engine.runner.gpu.device import Device, HostDevice
 from tidemill_engine.runner.gpu.load import load_device_runner
 from tidemill_engine.runner.gpu.runner import DeviceRunner
@@ -17,6 +17,7 @@ def load_on_host(
     directory: Path,
     *,
     device: Device | None = None,
+    group: RankGroup | None = None,
     num_blocks: int = 64,
     block_size: int = 4,
     has_graphs: bool = False,
@@ -32,5 +33,5 @@ def load_on_host(
         device=DeviceConfig(has_graphs=has_graphs),
     )
     return load_device_runner(
-        open_weights(directory), config, device or HostDevice(), Alone(), lambda _read, _total: None
+        open_weights(directory), config, device or HostDevice(), group or Alone(), lambda _read, _total: None
     )

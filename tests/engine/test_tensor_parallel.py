@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import device_rank
 from api_builders import parse_events, read_event
 from core_process import CoreProcess
 from engine_builders import make_harness, make_request
 from engine_process import is_running, running_engine, until
 from tidemill_engine.config import CacheConfig, CoreConfig, DeviceConfig, ModelConfig, SchedulerConfig
-from tidemill_engine.messages import CoreFailed, RequestOutput, Shutdown
+from tidemill_engine.messages import CoreFailed, RequestOutput, Shutdown, TokenLogprobs
 from tidemill_engine.parallel.orders import decode_step, encode_step
 from tiny_models import prompts_of, save_model
 
@@ -39,10 +44,10 @@ def test_only_arrays_of_the_contract_cross() -> None:
         encode_step(np.zeros(2))  # type: ignore[arg-type]
 
 
-def greedy(directory: Path, size: int, prompts: list[list[int]]) -> list[list[RequestOutput]]:
-    """Return each prompt's outputs from a core of so many ranks, all prompts in one batch."""
+def greedy(uri: str, size: int, prompts: list[list[int]], num_tokens: int = 8) -> list[list[TokenLogprobs]]:
+    """Return each prompt's tokens from a core of so many ranks, all prompts in one batch, in float32."""
     config = CoreConfig(
-        model=ModelConfig(uri=f"file://{directory}", dtype="float32"),
+        model=ModelConfig(uri=uri, dtype="float32", max_model_len=128),
         cache=CacheConfig(num_blocks=64, block_size=4),
         scheduler=SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=16),
         device=DeviceConfig(tensor_parallel_size=size),
@@ -52,7 +57,9 @@ def greedy(directory: Path, size: int, prompts: list[list[int]]) -> list[list[Re
         assert core.wait_ready().num_blocks == 64
         core.send(
             *(
-                make_request(str(index), prompt=prompt, max_tokens=8, temperature=0.0, num_logprobs=2)
+                make_request(
+                    str(index), prompt=prompt, max_tokens=num_tokens, temperature=0.0, num_logprobs=2
+                )
                 for index, prompt in enumerate(prompts)
             )
         )
@@ -63,7 +70,22 @@ def greedy(directory: Path, size: int, prompts: list[list[int]]) -> list[list[Re
         assert core.process.wait(20) == 0
     finally:
         core.close()
-    return [[o for o in outputs if o.request_id == str(index)] for index in range(len(prompts))]
+    return [
+        [entry for output in outputs if output.request_id == str(index) for entry in output.logprobs]
+        for index in range(len(prompts))
+    ]
+
+
+def assert_same(one: list[list[TokenLogprobs]], many: list[list[TokenLogprobs]]) -> None:
+    """Fail unless the tokens are the same, up to a place where two were as good."""
+    for wanted, found in zip(one, many, strict=True):
+        assert len(found) == len(wanted) == 8
+        for right, said in zip(wanted, found, strict=True):
+            best = sorted(right.logprobs[1:])
+            if right.token_ids[0] != said.token_ids[0]:
+                assert best[-1] - best[-2] < MARGIN
+                break
+            np.testing.assert_allclose(said.logprobs[0], right.logprobs[0], atol=1e-3)
 
 
 @pytest.mark.slow
@@ -80,18 +102,35 @@ def test_greedy_tokens_are_those_of_one_process(
     tmp_path: Path, family: str, changes: dict[str, object], size: int
 ) -> None:
     save_model(tmp_path, family, **{"hidden_size": 48, "intermediate_size": 60, **changes})
-    prompts = prompts_of(1, 3, 9, 40)
-    one, many = greedy(tmp_path, 1, prompts), greedy(tmp_path, size, prompts)
-    for alone, together in zip(one, many, strict=True):
-        wanted = [entry for output in alone for entry in output.logprobs]
-        found = [entry for output in together for entry in output.logprobs]
-        assert len(found) == len(wanted) == 8
-        for right, said in zip(wanted, found, strict=True):
-            best = sorted(right.logprobs[1:])
-            if right.token_ids[0] != said.token_ids[0]:
-                assert best[-1] - best[-2] < MARGIN
-                break
-            np.testing.assert_allclose(said.logprobs[0], right.logprobs[0], atol=1e-3)
+    prompts, uri = prompts_of(1, 3, 9, 40), f"file://{tmp_path}"
+    assert_same(greedy(uri, 1, prompts), greedy(uri, size, prompts))
+
+
+@pytest.mark.real_model
+def test_three_ranks_of_the_real_model_choose_the_tokens_of_one(english_token_ids: list[int]) -> None:
+    prompts = [english_token_ids[:20], english_token_ids[50:57]]
+    uri = "builtin://smollm2-135m"
+    assert_same(greedy(uri, 1, prompts), greedy(uri, 3, prompts))
+
+
+@pytest.mark.slow
+def test_ranks_on_the_kernels_for_gpus_choose_the_tokens_of_one(tmp_path: Path) -> None:
+    save_model(tmp_path, "Llama", num_attention_heads=4, num_key_value_heads=2)
+
+    def started(rank: int, size: int, port: int) -> subprocess.Popen[str]:
+        command = [sys.executable, device_rank.__file__, str(tmp_path), str(rank), str(size), str(port)]
+        path = os.pathsep.join(sys.path)
+        environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path}
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    processes = [started(0, 1, 0), started(0, 2, port), started(1, 2, port)]
+    answers = [process.communicate()[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0]
+    alone, *ranks = (json.loads(answer.splitlines()[-1]) for answer in answers)
+    assert [len(tokens) for tokens in alone] == [4, 4]
+    assert ranks == [alone, alone]
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from tidemill_engine.messages import EngineRequest, SamplingParams
 from tidemill_engine.models.config import LlamaConfig
 from tidemill_engine.parallel.group import Alone
 from tidemill_engine.runner.gpu.load import load_device_runner
+from tidemill_engine.step import SchedulerOutput
 
 _KINDS = (
     ("attention", ("paged_attention", "merge_parts")),
@@ -81,7 +82,7 @@ class EngineRun:
         core, decodes, began = self._core, [], time.monotonic()
         while core.has_work():
             output = core.schedule()
-            is_decode = output is not None and output.num_tokens == workload.num_requests == len(output.rows)
+            is_decode = output is not None and _is_decode(output, workload.num_requests)
             report = core.advance(output)
             if report is not None and is_decode:
                 decodes.append(report.seconds)
@@ -106,7 +107,7 @@ class EngineRun:
                 output_tokens=4 * num_steps + workload.prompt_tokens,
             )
         )
-        while (output := self._core.schedule()) is None or output.num_tokens != num_rows:
+        while (output := self._core.schedule()) is None or not _is_decode(output, num_rows):
             self._core.advance(output)
         self._core.advance(output)
         began = time.monotonic()
@@ -155,6 +156,10 @@ def workloads_of(place: Place) -> list[Workload]:
     if place.is_rehearsal:
         return [Workload(num_requests=n, prompt_tokens=5, output_tokens=4) for n in (1, 3)]
     return [Workload(num_requests=n, prompt_tokens=512, output_tokens=128) for n in (1, 64, 256, 1024)]
+
+
+def _is_decode(output: SchedulerOutput, num_rows: int) -> bool:
+    return output.num_tokens == len(output.rows) == num_rows
 
 
 def _kind_of(kernel: str) -> str:

@@ -101,6 +101,8 @@ class DeviceLlama:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return `[num_rows, vocab_size]`, in the model's dtype, for hidden `[num_rows, hidden_size]`."""
+        if len(hidden) == 0:
+            return hidden.new_empty((0, self.config.vocab_size))
         return self.group.join_columns(self.weights.head(hidden))[:, : self.config.vocab_size]
 
     def _rotation(self, layer: LlamaLayer, cos: torch.Tensor, sin: torch.Tensor) -> Rotation:

@@ -76,9 +76,10 @@ class TorchGroup:
 
     def join_columns(self, x: torch.Tensor) -> torch.Tensor:
         """Return all ranks' x beside one another."""
-        parts = [torch.empty_like(x) for _ in range(self._shard.size)]
-        dist.all_gather(parts, x.contiguous())
-        return torch.cat(parts, dim=-1)
+        count, width = x.shape
+        parts = x.new_empty((self._shard.size, count, width))
+        dist.all_gather_into_tensor(parts.view(-1, width), x.contiguous())
+        return parts.transpose(0, 1).reshape(count, -1)
 
     def from_first(self, x: torch.Tensor) -> torch.Tensor:
         """Return rank 0's x."""

@@ -90,5 +90,6 @@ def is_out_of_memory(error: Exception) -> bool:
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
     return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+        isinstance(error, RuntimeError)
+        and any(words in str(error) for words in ("can't allocate memory", "CUDA out of memory"))
     )

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 _BLOCK = 256
+_ALIGNED = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +68,9 @@ def prepare_batch(
     """
     num_tokens, most = sizes
     token_pool, block_table = pools
-    empty = torch.empty((3, num_tokens), dtype=torch.int64, device=token_pool.device)
+    # Rows of a width that keeps all three aligned: kernels are compiled again for pointers that are not.
+    width = triton.cdiv(num_tokens, _ALIGNED) * _ALIGNED
+    empty = torch.empty((3, width), dtype=torch.int64, device=token_pool.device)[:, :num_tokens]
     if rows.shape[0] and most:
         prepare_batch_kernel[(rows.shape[0], triton.cdiv(most, _BLOCK))](
             rows,

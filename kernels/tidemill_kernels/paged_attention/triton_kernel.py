@@ -49,7 +49,8 @@ class PagedBatch:
     tile_starts: torch.Tensor
 
 
-@triton.jit
+# Numbers that differ from step to step: no variant is compiled for what they happen to be.
+@triton.jit(do_not_specialize=["stride_table", "num_tokens"])
 def paged_attention_kernel(
     out_ptr,
     part_out_ptr,
@@ -171,7 +172,7 @@ def paged_attention_kernel(
         tl.store(part_stats_ptr + count + places, total, mask=is_row)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tokens"])
 def merge_parts_kernel(
     out_ptr,
     part_out_ptr,

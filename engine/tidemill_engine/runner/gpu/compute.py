@@ -79,7 +79,9 @@ class StepCompute:
     def capture(self, sizes: Sequence[int]) -> None:
         """Capture decode steps of these sizes; later ones are padded to them."""
         if sizes:
-            self._graphs = DecodeGraphs(self._device, sizes, self._tables.padding_row, self._decoder)
+            like = self._model.weights.embedding
+            logits = like.new_empty((max(sizes), self._model.config.vocab_size))
+            self._graphs = DecodeGraphs(self._device, sizes, self._tables.padding_row, self._decoder, logits)
 
     def logits(
         self, output: SchedulerOutput, shape: StepShape, riders: Sequence[npt.NDArray[np.generic]]

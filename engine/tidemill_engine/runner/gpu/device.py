@@ -30,12 +30,13 @@ class Mark(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Captured:
-    """Work that can be done again on the same tensors; what it computes comes into `output`."""
+    """Work that can be done again on the same tensors.
 
-    work: Callable[[], torch.Tensor]
-    """Kept for the tensors that it holds: a graph reads them where they were when it was captured."""
+    `work` is kept for those that it holds: a graph reads them where they were when it was captured.
+    """
+
+    work: Callable[[], None]
     replay: Callable[[], None]
-    output: torch.Tensor
 
 
 class Device(Protocol):
@@ -65,7 +66,7 @@ class Device(Protocol):
     def copying(self, *, joins: bool) -> AbstractContextManager[None]:
         """Let copies run beside later steps, after all work so far; later steps wait for them if `joins`."""
 
-    def capture(self, work: Callable[[], torch.Tensor]) -> Captured:
+    def capture(self, work: Callable[[], None]) -> Captured:
         """Return work as one thing that costs the host almost nothing to start."""
 
     def memory(self) -> DeviceMemory:
@@ -109,18 +110,13 @@ class HostDevice:
         """Do nothing."""
         yield
 
-    def capture(self, work: Callable[[], torch.Tensor]) -> Captured:
+    def capture(self, work: Callable[[], None]) -> Captured:
         """Keep the work and do it again."""
-        output = work().clone()
-        return Captured(work=work, replay=lambda: _put(work(), output), output=output)
+        return Captured(work=work, replay=work)
 
     def memory(self) -> DeviceMemory:
         """Pretend to a small device: enough for the tests' models."""
         return DeviceMemory(total_bytes=1 << 30, free_bytes=1 << 30, reserved_bytes=0, peak_bytes=0)
-
-
-def _put(source: torch.Tensor, target: torch.Tensor) -> None:
-    target.copy_(source)
 
 
 class CudaDevice:
@@ -174,7 +170,7 @@ class CudaDevice:
         if joins:
             torch.cuda.current_stream().wait_stream(self._copies)
 
-    def capture(self, work: Callable[[], torch.Tensor]) -> Captured:
+    def capture(self, work: Callable[[], None]) -> Captured:
         """Capture a CUDA graph, after a first run that compiles and allocates."""
         side = torch.cuda.Stream(self.torch_device)  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
@@ -184,8 +180,8 @@ class CudaDevice:
         graph = torch.cuda.CUDAGraph()
         # Other threads' calls, such as those of NCCL's watchdog, do not spoil the capture.
         with torch.cuda.graph(graph, pool=self._graphs, capture_error_mode="thread_local"):
-            output = work()
-        return Captured(work=work, replay=graph.replay, output=output)
+            work()
+        return Captured(work=work, replay=graph.replay)
 
     def memory(self) -> DeviceMemory:
         """Ask the driver and torch's allocator."""

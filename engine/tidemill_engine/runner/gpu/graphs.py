@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LARGEST_SIZE = 512
+LARGEST_SIZE = 1024
 
 
 def graph_sizes(max_num_seqs: int) -> tuple[int, ...]:
-    """Return the sizes to capture: few rows exactly, then steps of 8 to 64 and of 16 beyond; pure."""
+    """Return the sizes to capture: few rows exactly, then steps of 8, 16 from 64 on, 64 from 512 on; pure."""
     largest = min(max_num_seqs, LARGEST_SIZE)
-    sizes = {1, 2, 4, *range(8, 65, 8), *range(80, LARGEST_SIZE + 1, 16), largest}
+    sizes = {1, 2, 4, *range(8, 65, 8), *range(80, 513, 16), *range(576, LARGEST_SIZE + 1, 64), largest}
     return tuple(sorted(size for size in sizes if size <= largest))
 
 
@@ -48,7 +48,10 @@ class DecodeRows:
 
 
 class DecodeGraphs:
-    """Captured decode steps. `prepare` returns per size what turns rows into `[size, vocab_size]` logits."""
+    """Captured decode steps. `prepare` returns per size what turns rows into `[size, vocab_size]` logits.
+
+    logits: `[largest size, vocab_size]`, into which every step computes.
+    """
 
     def __init__(
         self,
@@ -56,9 +59,11 @@ class DecodeGraphs:
         sizes: Sequence[int],
         padding_row: int,
         prepare: Callable[[int], Callable[[DecodeRows], torch.Tensor]],
+        logits: torch.Tensor,
     ) -> None:
         self._sizes = tuple(sizes)
         self._padding_row = padding_row
+        self._logits = logits
         like = torch.empty(max(sizes, default=0), dtype=torch.int32, device=device.torch_device)
         self._rows = torch.full_like(like, padding_row)
         self._start_pos, self._seq_lens = torch.zeros_like(like), torch.ones_like(like)
@@ -70,7 +75,7 @@ class DecodeGraphs:
                 rows=self._rows[:size], start_pos=self._start_pos[:size], seq_lens=self._seq_lens[:size]
             )
             # Nothing may come from the host while a graph is captured: what does is prepared before.
-            self._captured[size] = device.capture(partial(prepare(size), rows))
+            self._captured[size] = device.capture(partial(self._compute, prepare(size), rows))
         if sizes:
             logger.info("captured %d decode sizes in %.1f s", len(sizes), time.monotonic() - started)
 
@@ -95,6 +100,9 @@ class DecodeGraphs:
         self._rows[:size].copy_(rows)
         self._start_pos[:size].copy_(start_pos)
         self._seq_lens[:size].copy_(seq_lens)
-        captured = self._captured[size]
-        captured.replay()
-        return captured.output
+        self._captured[size].replay()
+        return self._logits[:size]
+
+    def _compute(self, decode: Callable[[DecodeRows], torch.Tensor], rows: DecodeRows) -> None:
+        """Compute into the one tensor that all graphs share; one of its own for each would take gigabytes."""
+        self._logits[: len(rows.rows)].copy_(decode(rows))

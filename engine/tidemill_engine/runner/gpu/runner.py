@@ -7,14 +7,17 @@ launched before the host knows them. Knows steps; the model, rows, copies and sa
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import wraps
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import numpy as np
 import torch
 
 from tidemill_engine.messages import TokenLogprobs
 from tidemill_engine.models.device_llama import DeviceCache
+from tidemill_engine.runner.base import RunnerLost
 from tidemill_engine.runner.gpu.compute import StepCompute, StepShape
 from tidemill_engine.runner.gpu.rows import DeviceRows, append_places
 from tidemill_engine.runner.gpu.sampling import Choice, RowSpecials, Sampling, choose
@@ -29,6 +32,9 @@ if TYPE_CHECKING:
     from tidemill_engine.runner.gpu.attention import AttentionBackend
     from tidemill_engine.runner.gpu.device import Device, Mark
     from tidemill_engine.step import BoolArray, NewRow, SchedulerOutput, TokenMasks
+
+Given = ParamSpec("Given")
+Returned = TypeVar("Returned")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +56,19 @@ class _LaunchedStep:
     done: Mark
     moved: Moved | None
     keeps: tuple[object, ...]
+
+
+def _ends_when_broken(method: Callable[Given, Returned]) -> Callable[Given, Returned]:
+    """After an error of the device itself nothing can be computed on it any more."""
+
+    @wraps(method)
+    def guarded(*args: Given.args, **kwargs: Given.kwargs) -> Returned:
+        try:
+            return method(*args, **kwargs)
+        except torch.AcceleratorError as error:
+            raise RunnerLost(f"the device has failed: {error}") from error
+
+    return guarded
 
 
 class DeviceRunner:
@@ -90,6 +109,7 @@ class DeviceRunner:
         """Return what was loaded."""
         return self._info
 
+    @_ends_when_broken
     @torch.inference_mode()
     def launch(self, output: SchedulerOutput) -> None:
         """Hand a step over: its copies, its computing, the choice of its tokens and their way back."""
@@ -105,7 +125,9 @@ class DeviceRunner:
         )
         sampling = self._sampling(shape, there)
         choice = choose(logits, sampling, self._tables, self._device)
-        token_ids = self._model.group.from_first(choice.token_ids)
+        token_ids = choice.token_ids
+        if len(token_ids):
+            token_ids = self._model.group.from_first(token_ids)
         self._tables.append(there[2], there[3], token_ids)
         host, done = self._fetch(choice, token_ids)
         self._launched.append(
@@ -119,6 +141,7 @@ class DeviceRunner:
             )
         )
 
+    @_ends_when_broken
     def sample(self, masks: TokenMasks | None) -> StepResult:
         """Wait for the tokens of the oldest launched step."""
         step = self._launched.popleft()
