@@ -20,16 +20,22 @@ if TYPE_CHECKING:
     from tidemill_engine.models.config import LlamaConfig
     from tidemill_engine.models.weights import WeightSource
 
+Linear = Callable[[torch.Tensor], torch.Tensor]
+"""From `[num_tokens, in]` to `[num_tokens, out]`."""
+MakeLinear = Callable[[torch.Tensor, torch.Tensor | None], Linear]
+"""From a weight `[out, in]` and a bias `[out]` to the product with them."""
+
 _HARMLESS_TENSORS = ("rotary_emb.inv_freq", "lm_head.weight")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """In which dtype, on which device and in which part tensors are wanted."""
+    """In which dtype, on which device, in which part and how tensors are wanted."""
 
     dtype: torch.dtype
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     shard: Shard = WHOLE
+    make_linear: MakeLinear = PackedLinear
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,13 +43,13 @@ class LlamaLayer:
     """One layer's weights; q, k and v are one matrix, gate and up another."""
 
     input_norm: torch.Tensor
-    qkv: PackedLinear
+    qkv: Linear
     query_norm: torch.Tensor | None
     key_norm: torch.Tensor | None
-    out: PackedLinear
+    out: Linear
     mlp_norm: torch.Tensor
-    gate_up: PackedLinear
-    down: PackedLinear
+    gate_up: Linear
+    down: Linear
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +63,7 @@ class LlamaWeights:
     embedding: torch.Tensor
     layers: list[LlamaLayer]
     norm: torch.Tensor
-    head: PackedLinear
+    head: Linear
 
 
 def load_llama_weights(
@@ -87,7 +93,7 @@ def load_llama_weights(
         embedding=embedding,
         layers=layers,
         norm=norm,
-        head=PackedLinear(loader.output_rows(head)),
+        head=placement.make_linear(loader.output_rows(head), None),
     )
 
 
@@ -146,8 +152,8 @@ class _LayerLoader:
             down=self._fused((prefix + "mlp.down_proj",)),
         )
 
-    def _fused(self, names: tuple[str, ...], *, has_bias: bool = False) -> PackedLinear:
+    def _fused(self, names: tuple[str, ...], *, has_bias: bool = False) -> Linear:
         """Read matrices that share their input and put them above one another."""
         weight = torch.cat([self.tensor(name + ".weight") for name in names])
         bias = torch.cat([self.tensor(name + ".bias") for name in names]) if has_bias else None
-        return PackedLinear(weight, bias)
+        return self._placement.make_linear(weight, bias)

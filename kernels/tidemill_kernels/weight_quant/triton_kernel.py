@@ -10,7 +10,7 @@ from tidemill_kernels.weight_quant import PackedInt4, ScaledWeight
 from tidemill_kernels.weight_quant.launch import plan_product
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tokens"])
 def scaled_linear_kernel(
     x_ptr,
     weight_ptr,
@@ -44,7 +44,7 @@ def scaled_linear_kernel(
     tl.store(out_ptr + places, summed.to(out_ptr.dtype.element_ty), mask=is_row[:, None] & is_column[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tokens"])
 def int4_linear_kernel(
     x_ptr,
     words_ptr,

@@ -16,6 +16,7 @@ from tidemill_engine.runner.base import RunnerInfo
 from tidemill_engine.runner.gpu.attention import Sequences, choose_backend
 from tidemill_engine.runner.gpu.device import CudaDevice
 from tidemill_engine.runner.gpu.graphs import graph_sizes
+from tidemill_engine.runner.gpu.linears import linear_maker
 from tidemill_engine.runner.gpu.memory import GRAPH_BYTES, DeviceBudget
 from tidemill_engine.runner.gpu.runner import DeviceRunner
 from tidemill_engine.runner.memory import choose_cache_size, choose_max_model_len
@@ -67,15 +68,18 @@ def load_device_runner(
     source: WeightSource, config: CoreConfig, device: Device, group: RankGroup, report: ReportProgress
 ) -> DeviceRunner:
     """Load a model onto any device."""
-    if config.model.quantization is not None:
-        raise ModelLoadError("quantization on a GPU is not supported yet", reason="InvalidConfig")
     if config.scheduler.kind != "continuous":
         raise ModelLoadError(
             f"a GPU computes no padded batches: {config.scheduler.kind}", reason="InvalidConfig"
         )
     started = time.monotonic()
     max_model_len = choose_max_model_len(config.model.max_model_len, source.config.max_model_len)
-    placement = Placement(dtype=DTYPES[config.model.dtype], device=device.torch_device, shard=group.shard)
+    placement = Placement(
+        dtype=DTYPES[config.model.dtype],
+        device=device.torch_device,
+        shard=group.shard,
+        make_linear=linear_maker(config.model.quantization),
+    )
     model = DeviceLlama(load_llama_weights(source, placement, report), max_model_len, group)
     logger.info("weights in place after %.1f s", time.monotonic() - started)
     heads = HeadShape(
@@ -103,6 +107,7 @@ def _with_cache(
     """Compute one step of the full budget, see what memory is left, and size the cache by it."""
     block_size, local = config.cache.block_size, model.config
     num_tokens = min(config.scheduler.max_num_batched_tokens, max_model_len)
+    device.memory()  # what loading took at its worst is no matter
     _profile(model, device, attention, num_tokens, config)
     memory = device.memory()
     budget = DeviceBudget(

@@ -111,7 +111,7 @@ def adjusted(
     logits: torch.Tensor, places: list[int], sampling: Sampling, tables: DeviceRows, device: Device
 ) -> torch.Tensor:
     """Return logits in float32, with penalties, bias and barred end tokens applied to some rows."""
-    changed = logits.float().clone()
+    changed = logits.to(torch.float32, copy=True)
     prompt_lengths = [sampling.specials[place].num_prompt_tokens for place in places]
     where, rows, lengths, prompts = device.send(
         torch.tensor(
