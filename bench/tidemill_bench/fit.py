@@ -27,10 +27,14 @@ from tidemill_engine.step import BlockAppends, NewRow, SchedulerOutput, int_arra
 if TYPE_CHECKING:
     from tidemill_engine.runner.base import ModelRunner
 
-_MAX_ROWS = 65
+_MAX_ROWS = 129
 _BLOCK_SIZE = 32
 _TOKEN_ID = 1000
-DECODE_GRID = tuple((batch, context) for batch in (1, 4, 16, 32, 64) for context in (64, 512, 1024))
+DECODE_GRID = (
+    *((batch, context) for batch in (1, 4, 16, 32, 64) for context in (64, 512, 1024)),
+    (128, 64),
+    (128, 512),
+)
 CHUNK_GRID = tuple((chunk, start) for chunk in (32, 128, 512) for start in (0, 512, 2048))
 MIXED_GRID = ((8, 256, 128), (16, 256, 256), (32, 512, 128), (32, 512, 480), (64, 256, 256))
 
