@@ -23,9 +23,8 @@ _PULL_REASONS: Final = frozenset(
 )
 _BACK_OFF_LEAD_IN: Final = re.compile(r'^Back-off pulling image "[^"]*": ErrImagePull: ')
 _PULL_TRANSIENT: Final = "ErrImagePull"
-_CONFIG_REASONS: Final = frozenset(
-    {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
-)
+# The kubelet or its container runtime can't make a container.
+CONFIG_REASONS: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 _STOPPED_EXIT_CODES: Final = frozenset({0, 137, 143})
 _GPU_LACKING: Final = re.compile(r"Insufficient \S+/gpu\b")
 _SCHEDULING_GATED: Final = "SchedulingGated"
@@ -68,7 +67,7 @@ def pod_failure(pod: PodView, load_timeout_seconds: int) -> Failure | None:
     """Find what keeps one pod from being ready; None when nothing has gone wrong."""
     if pod.unscheduled_message and not pod.is_scheduled:
         return _unscheduled(pod)
-    if pod.waiting_reason in _PULL_REASONS | _CONFIG_REASONS:
+    if pod.waiting_reason in _PULL_REASONS | CONFIG_REASONS:
         return _waiting(pod)
     if pod.phase == "Failed":
         reason = pod.phase_reason if _REASON.match(pod.phase_reason) else "PodFailed"
@@ -97,7 +96,7 @@ def _unscheduled(pod: PodView) -> Failure:
 
 def _waiting(pod: PodView) -> Failure:
     """Say why the kubelet cannot start a container."""
-    if pod.waiting_reason in _CONFIG_REASONS:
+    if pod.waiting_reason in CONFIG_REASONS:
         message = f"container {pod.container} cannot be made: {pod.waiting_message}"
         return Failure(reason=pod.waiting_reason, message=_shorten(message), pod=pod.name)
     reason = "ImagePullBackOff" if pod.waiting_reason == _PULL_TRANSIENT else pod.waiting_reason

@@ -3,10 +3,11 @@
 Pure. Knows which sources need either. Refuses to know replicas and rollouts.
 """
 
+from dataclasses import replace
 from typing import Final
 
 from tidemill_operator import manifests
-from tidemill_operator.failures import Failure
+from tidemill_operator.failures import CONFIG_REASONS, Failure
 from tidemill_operator.manifests import Context, Manifest
 from tidemill_operator.model_progress import furthest
 from tidemill_operator.model_source import EngineSource, ImageSource
@@ -37,6 +38,15 @@ def refused(context: Context, refusal: Refusal) -> Failure:
     message = f"{hint}{refusal.what}: {refusal.message}"
     may_pass = refusal.reason == WRITE_FAILED
     return Failure(reason=refusal.reason, message=message[:MAX_MESSAGE_LENGTH], stalls=not may_pass)
+
+
+def explained(context: Context, failure: Failure | None) -> Failure | None:
+    """Say of a container that cannot be made what its model's source may have to do with it."""
+    is_image = isinstance(context.spec.model.source, ImageSource)
+    if failure is None or not is_image or failure.reason not in CONFIG_REASONS:
+        return failure
+    hint = "oci:// needs nodes whose container runtime mounts images, as containerd 2.1 does"
+    return replace(failure, message=f"{hint}; {failure.message}"[:MAX_MESSAGE_LENGTH])
 
 
 def pods_to_ask(context: Context, observed: Observed) -> tuple[PodView, ...]:

@@ -17,7 +17,7 @@ from tidemill_operator.errors import InvalidSpec
 from tidemill_operator.failures import Failure, find_failure
 from tidemill_operator.leftovers import find_leftovers
 from tidemill_operator.manifests import Context, Manifest, PodSettings
-from tidemill_operator.model_plan import ask_again_seconds, pods_to_ask, refused, template_checks
+from tidemill_operator.model_plan import ask_again_seconds, explained, pods_to_ask, refused, template_checks
 from tidemill_operator.model_progress import furthest
 from tidemill_operator.observed import Observed, PodView
 from tidemill_operator.ownership import find_obstacle
@@ -240,7 +240,9 @@ def _situation(
     num_updated_ready = observed.num_ready(target)
     failure = replicas.canary_failure
     if failure is None and num_updated_ready < replicas.num_target and replicas.failed is None:
-        failure = find_failure(pods, observed.deployment(target), spec.model.load_timeout_seconds)
+        failure = explained(
+            context, find_failure(pods, observed.deployment(target), spec.model.load_timeout_seconds)
+        )
     refusal = None if observed.refusal is None else refused(context, observed.refusal)
     may_pass = refusal is not None and not refusal.stalls
     return Situation(

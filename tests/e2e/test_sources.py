@@ -21,6 +21,7 @@ from model_in_cluster import (
     tiny,
 )
 from model_servers import COMMIT
+from tidemill_operator.failures import CONFIG_REASONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -124,6 +125,24 @@ async def test_a_model_on_a_volume_of_the_namespace_is_mounted_read_only_and_ans
     write = "import pathlib; pathlib.Path('/models/new').touch()"
     where = ("exec", "-n", space.name, pod["metadata"]["name"], "-c", "engine", "--", "python", "-c", write)
     assert "Read-only file system" in space.cluster.kubectl(*where, check=False).stderr
+
+
+def test_a_model_in_an_image_is_told_of_where_nodes_mount_no_images(
+    space: Namespace, sim_engine: str
+) -> None:
+    (node,) = space.cluster.kubectl.items("nodes")
+    runtime, _, version = node["status"]["nodeInfo"]["containerRuntimeVersion"].partition("://")
+    if runtime != "containerd" or tuple(int(part) for part in version.split(".")[:2]) >= (2, 1):
+        pytest.skip(f"{runtime} {version} may mount images")
+    space.apply_sim("image", sim_engine, uri=f"oci://{sim_engine}")
+
+    def told() -> str | None:
+        ready = space.condition("image", "Ready")
+        return str(ready["message"]) if ready.get("reason") in CONFIG_REASONS else None
+
+    message = wait_until("the runtime's words", told)
+    assert message.startswith("oci:// needs nodes whose container runtime mounts images")
+    assert space.condition("image", "Stalled")["status"] == "True"
 
 
 KILL_RANK = """

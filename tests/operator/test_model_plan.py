@@ -10,6 +10,7 @@ from operator_builders import IMAGE, NOW, make_observed, make_pod, make_service
 from tidemill_operator.model_progress import ModelProgress, furthest, parse_progress
 from tidemill_operator.observed import Refusal
 from tidemill_operator.plan import Plan, make_plan
+from tidemill_operator.spec import revision_of
 from tidemill_operator.views import pod_view
 
 GIB = 1 << 30
@@ -87,3 +88,26 @@ def test_a_cluster_without_image_volumes_is_told_what_it_lacks() -> None:
     ready = next(c for c in plan.status["conditions"] if c["type"] == "Ready")
     assert ready["reason"] == "InvalidTemplate"
     assert ready["message"].startswith("oci:// needs a cluster with image volumes; PATCH /d: must specify")
+
+
+@pytest.mark.parametrize(
+    ("uri", "beginning"),
+    [
+        (
+            "oci://registry.example.com/org/model:v1",
+            "oci:// needs nodes whose container runtime mounts images",
+        ),
+        ("sim://demo", "container engine cannot be made"),
+    ],
+)
+def test_a_container_that_cannot_be_made_is_told_with_what_its_source_needs(uri: str, beginning: str) -> None:
+    spec = {"model": {"uri": uri}}
+    pod = make_pod(
+        revision_of(make_service(spec)),
+        waiting_reason="CreateContainerError",
+        waiting_message="no such mount",
+        is_running=False,
+    )
+    message = plan_for(spec, pod).status["model"]["lastFailure"]["message"]
+    assert message.startswith(beginning)
+    assert message.endswith("no such mount")
