@@ -95,7 +95,7 @@ def test_a_cluster_without_image_volumes_is_told_what_it_lacks() -> None:
     [
         (
             "oci://registry.example.com/org/model:v1",
-            "oci:// needs nodes whose container runtime mounts images",
+            "oci:// needs nodes whose container runtime",
         ),
         ("sim://demo", "container engine cannot be made"),
     ],
