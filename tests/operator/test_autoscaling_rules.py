@@ -82,14 +82,6 @@ def test_a_window_never_goes_below_what_was_wanted_in_it_nor_beyond_what_is_want
         assert after >= max(values)
 
 
-def test_bursts_that_come_again_are_waited_for_while_too_many_requests_are_late() -> None:
-    assert behavior.recurring_window((0.0, 600.0, 1300.0), 2.0) == pytest.approx(1.3 * 700)
-    assert behavior.recurring_window((0.0, 600.0, 1300.0), 0.5) == 0.0
-    assert behavior.recurring_window((0.0, 600.0, 2000.0), 2.0) == 0.0
-    assert behavior.recurring_window((0.0, 600.0), 2.0) == 0.0
-    assert behavior.recurring_window((0.0,), 2.0) == 0.0
-
-
 @pytest.mark.parametrize(
     ("cron", "moment", "is_active"),
     [

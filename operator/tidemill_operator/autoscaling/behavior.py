@@ -7,15 +7,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import pairwise
 
 from tidemill_operator.autoscaling.decision import Clamp
 from tidemill_operator.autoscaling.policy import Behavior, PacePolicy, ScalingRules
 
-EPISODE_SECONDS = 240.0
-RECURRENCE_MARGIN, LONGEST_RECURRENCE = 1.3, 1800.0
-MOST_UNEVEN = 1.5
-"""Bursts come again and again if the longest pause between them is at most so many times the shortest."""
 Moments = tuple[tuple[float, int], ...]
 
 
@@ -39,27 +34,6 @@ def windows(behavior: Behavior, default_down_seconds: float) -> Windows:
     """Return the stabilization windows; what is not given is 0 upwards and learned downwards."""
     up, down = (r.stabilization_window_seconds for r in (behavior.scale_up, behavior.scale_down))
     return Windows(up=up or 0.0, down=default_down_seconds if down is None else down)
-
-
-def episodes(before: tuple[float, ...], now: float, *, is_over: bool) -> tuple[float, ...]:
-    """Note when a queue that is too long begins; one that comes back within minutes is the same."""
-    kept = tuple(at for at in before if at > now - 3600.0)
-    if not is_over or (kept and now - kept[-1] < EPISODE_SECONDS):
-        return kept
-    return (*kept, now)
-
-
-def recurring_window(times: tuple[float, ...], spent: float | None) -> float:
-    """Return how long to keep what bursts that come again and again will need; 0 where there are none.
-
-    Only while more requests are late than the objective allows: else it would cost more than it is worth.
-    """
-    if len(times) < 3 or spent is None or spent <= 1.0:
-        return 0.0
-    gaps = [b - a for a, b in pairwise(times[-4:])]
-    if max(gaps) > MOST_UNEVEN * min(gaps):
-        return 0.0
-    return min(LONGEST_RECURRENCE, RECURRENCE_MARGIN * max(gaps))
 
 
 def remember(moments: Moments, now: float, value: int, keep_seconds: float) -> Moments:

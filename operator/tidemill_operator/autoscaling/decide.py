@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tidemill_operator.autoscaling import behavior, fleet_view, learn, objectives, zero
+from tidemill_operator.autoscaling import behavior, fleet_view, learn, objectives, recurrence, zero
 from tidemill_operator.autoscaling.decision import (
     Clamp,
     Decision,
@@ -64,7 +64,8 @@ def desired_replicas(load: FleetLoad, policy: ScalingPolicy, state: ScalingState
     )
     current = max(view.num_staying, load.current_replicas - len(view.draining))
     measured = objectives.latencies(memory, policy)
-    wish = _wish(view, facts, current)
+    wish, bursts = _with_recurring(_wish(view, facts, current), facts, state, now)
+    state = replace(state, memory=replace(state.memory, bursts=bursts))
     replicas, clamps, state = _apply_rules(wish, current, policy, state, now)
     replicas, clamps, wish = _apply_zero(load, view, policy, state, (replicas, clamps, wish))
     has_backlog = bool(wish.terms) and facts.waiting + facts.held + facts.smooth_backlog_tokens > 0
@@ -128,6 +129,33 @@ def _wish(view: FleetView, facts: Facts, current: int) -> _Wish:
     )
 
 
+def _with_recurring(
+    wish: _Wish, facts: Facts, state: ScalingState, now: float
+) -> tuple[_Wish, recurrence.Bursts]:
+    """Be ready for a burst that is due, while so many requests are late that it is worth it."""
+    allowed = facts.policy.queue_length_per_replica * max(1, facts.num_ready)
+    bursts, is_over = state.memory.bursts, facts.waiting + facts.held > allowed
+    ahead = facts.startup_seconds + facts.policy.interval_seconds
+    expected = recurrence.due(bursts, now, ahead)
+    spent = objectives.spent(state.memory, facts.policy)
+    if expected is None or wish.hold:
+        return wish, recurrence.noted(bursts, now, wish.lasting, is_over=is_over)
+    # A burst that was prepared for makes no queue.
+    has_come = now > expected.at - recurrence.SLACK_SECONDS and wish.lasting >= expected.replicas
+    bursts = recurrence.noted(bursts, now, wish.lasting, is_over=is_over or has_come)
+    if spent is None or spent <= 1.0 or expected.replicas <= wish.up:
+        return wish, bursts
+    text = f"bursts come again and again; the next is due in {max(0.0, expected.at - now):.0f} s"
+    return replace(
+        wish,
+        up=expected.replicas,
+        down=max(wish.down, expected.replicas),
+        lasting=max(wish.lasting, expected.replicas),
+        reason="RecurringBurst",
+        message=f"{text} and needs {expected.replicas} replicas",
+    ), bursts
+
+
 def _lasting(terms: tuple[Term, ...], down: int) -> int:
     """Return what the load asks for apart from queues; all of it where the load's rate is not known."""
     steady = [t.replicas for t in terms if t.signal in {"ArrivalRate", "InterTokenLatency"}]
@@ -149,8 +177,7 @@ def _apply_rules(
 ) -> tuple[int, tuple[Clamp, ...], ScalingState]:
     """Put the wish through windows, pace, schedules and bounds, and remember it."""
     startup = state.learned.startup_seconds or learn.DEFAULT_STARTUP_SECONDS
-    recurring = behavior.recurring_window(state.memory.episodes, objectives.spent(state.memory, policy))
-    default_down = max(recurring, min(LONGEST_WINDOW, max(SHORTEST_WINDOW, WINDOW_PER_STARTUP * startup)))
+    default_down = min(LONGEST_WINDOW, max(SHORTEST_WINDOW, WINDOW_PER_STARTUP * startup))
     window = behavior.windows(policy.behavior, default_down)
     keep = max(window.up, window.down) + policy.interval_seconds
     past_up = behavior.remember(state.memory.wanted_up, now, wish.up, keep)

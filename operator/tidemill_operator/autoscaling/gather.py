@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tidemill_operator.autoscaling import behavior, fleet_view, learn, objectives
+from tidemill_operator.autoscaling import fleet_view, learn, objectives
 from tidemill_operator.autoscaling.arrivals import ArrivalRate, arrival_rate
 from tidemill_operator.autoscaling.counting import count
 from tidemill_operator.autoscaling.decision import Learned, ScalingState
@@ -27,7 +27,7 @@ def gather(
     learned, memory = learn.with_new_pods(state.learned, before, view)
     known = [r for r in view.ready if fleet_view.is_fresh(r, load.at, policy.stale_after_seconds)]
     memory = count(load, known, memory).memory
-    memory = _smoothed(memory, before, view, elapsed, policy)
+    memory = _smoothed(memory, before, view, elapsed)
     startup = learned.startup_seconds or learn.DEFAULT_STARTUP_SECONDS
     rate = arrival_rate(memory.arrivals, load.at, startup + policy.interval_seconds)
     work, learned = learn.work_of(learned, memory, rate.prompt_tokens_per_request if rate else None)
@@ -91,9 +91,7 @@ def _is_restless(rate: ArrivalRate, used: float | None, allowed: float) -> bool:
     return is_rising or (used is not None and used > allowed + objectives.NEAR)
 
 
-def _smoothed(
-    memory: Memory, before: Memory, view: FleetView, elapsed: float, policy: ScalingPolicy
-) -> Memory:
+def _smoothed(memory: Memory, before: Memory, view: FleetView, elapsed: float) -> Memory:
     """Update the means, and note when the fleet last changed."""
     now = {
         "kv": view.kv_use,
@@ -102,11 +100,8 @@ def _smoothed(
         "waiting": float(view.num_waiting + view.held_requests),
     }
     is_changing = bool(view.coming) or memory.known_ready != before.known_ready or before.at is None
-    allowed = policy.queue_length_per_replica * max(1, len(view.ready))
-    at = memory.at or 0.0
     return replace(
         memory,
-        episodes=behavior.episodes(before.episodes, at, is_over=now["waiting"] > allowed),
         smooth=learn.smoothed(before, elapsed, now),
         last_change=memory.at if is_changing else before.last_change,
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tidemill_operator.autoscaling.recurrence import Bursts
+
 
 @dataclass(frozen=True, kw_only=True)
 class Arrivals:
@@ -52,8 +54,8 @@ class Memory:
     """Pods whose start-up time was counted."""
     last_change: float | None = None
     """When a pod last came, went or was asked for."""
-    episodes: tuple[float, ...] = ()
-    """When, in the last hour, a queue longer than allowed began."""
+    bursts: Bursts = ()
+    """When, in the last two hours, a queue longer than allowed began, and what it needed."""
     wanted_down: tuple[tuple[float, int], ...] = ()
     """(time, replicas) of what would have done, queues included."""
     wanted_up: tuple[tuple[float, int], ...] = ()
