@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tidemill_engine.config import CacheConfig, CoreConfig, ModelConfig
+from tidemill_engine.config import CacheConfig, CoreConfig, DeviceConfig, ModelConfig
 from tidemill_engine.errors import ModelLoadError
 from tidemill_engine.runner.load import load_runner
 from tidemill_engine.runner.native_cpu import find_kernels
@@ -41,6 +41,30 @@ def test_a_file_that_is_no_model_says_so(tmp_path: Path) -> None:
     error = failure(f"file://{tmp_path}/junk.gguf")
     assert error.reason == "ModelLoadFailed"
     assert "junk.gguf" in error.message
+
+
+def test_a_gpu_that_was_asked_for_and_is_not_there_is_a_configuration_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    config = CoreConfig(model=ModelConfig(uri="builtin://smollm2-135m"), device=DeviceConfig(name="cuda"))
+    with pytest.raises(ModelLoadError, match="torch sees no GPU") as caught:
+        load_runner(config, lambda _read, _total: None)
+    assert caught.value.reason == "InvalidConfig"
+
+
+def test_a_cpu_with_a_broken_driver_computes_itself(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    import torch
+
+    from tidemill_engine.runner.gpu.load import has_gpu
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert not has_gpu(CoreConfig(model=ModelConfig(uri="builtin://smollm2-135m")))
+    assert "the CPU computes" in caplog.text
 
 
 def test_without_torch_a_real_model_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ def compile_variant(variant: Variant, capability: int) -> Compiled:
     """Compile and measure one variant.
 
     capability: 80 for sm_80, and so on. Pointers and strides are taken as multiples of 16, as torch allocates
-    them. Raises RuntimeError where Triton interprets, which compiles nothing.
+    them, but those of which the kernel wants to know nothing. Raises RuntimeError where Triton interprets, which compiles nothing.
     """
     if os.environ.get("TRITON_INTERPRET", "0") == "1":
         raise RuntimeError("kernels can't be compiled while TRITON_INTERPRET=1")
@@ -49,7 +49,7 @@ def compile_variant(variant: Variant, capability: int) -> Compiled:
     aligned = {
         (index,): _ALIGNED
         for index, name in enumerate(kernel.arg_names)
-        if name in variant.pointers or name.startswith("stride_")
+        if name in variant.pointers or (name.startswith("stride_") and name not in kernel.do_not_specialize)
     }
     source = ASTSource(fn=kernel, signature=ordered, constexprs=dict(variant.constants), attrs=aligned)
     target = GPUTarget("cuda", capability, _WARP_SIZE)
