@@ -24,8 +24,8 @@ Policy = Literal["fifo", "sjf", "priority", "slo"]
 POLICIES: tuple[Policy, ...] = ("fifo", "sjf", "priority", "slo")
 DeviceName = Literal["auto", "cpu", "cuda"]
 DEVICES: tuple[DeviceName, ...] = ("auto", "cpu", "cuda")
-AttentionBackendName = Literal["auto", "tidemill", "flash-attn"]
-ATTENTION_BACKENDS: tuple[AttentionBackendName, ...] = ("auto", "tidemill", "flash-attn")
+AttentionBackendName = Literal["auto", "tidemill", "flash-attn", "flashinfer"]
+ATTENTION_BACKENDS: tuple[AttentionBackendName, ...] = ("auto", "tidemill", "flash-attn", "flashinfer")
 AdmissionMode = Literal["adaptive", "strict"]
 ADMISSIONS: tuple[AdmissionMode, ...] = ("adaptive", "strict")
 

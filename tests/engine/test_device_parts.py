@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import logging
 import sys
 from types import ModuleType, SimpleNamespace
@@ -17,7 +18,8 @@ from hypothesis import strategies as st
 
 from engine_builders import make_request, make_scheduler, make_sim_runner
 from tidemill_engine.errors import ModelLoadError
-from tidemill_engine.runner.gpu.attention import FlashAttention, Sequences, choose_backend
+from tidemill_engine.runner.gpu.attention import AttentionBackend, Sequences
+from tidemill_engine.runner.gpu.attention_libraries import FlashAttention, FlashInfer, choose_backend
 from tidemill_engine.runner.gpu.compute import StepShape
 from tidemill_engine.runner.gpu.device import HostDevice
 from tidemill_engine.runner.gpu.graphs import graph_sizes, size_for
@@ -131,8 +133,8 @@ def test_says_which_attention_computes_and_why(
     choose_backend("auto", HEADS, Gpu(num_multiprocessors=4), 16, 0.25)
     choose_backend("flash-attn", HEADS, Gpu(num_multiprocessors=4), 256, 0.25)
     assert [record.message for record in caplog.records] == [
-        "attention by our own kernel: flash_attn is not installed",
-        "attention by our own kernel: flash_attn is installed, but was not measured to be faster: "
+        "attention by our own kernel: no other library is installed",
+        "attention by our own kernel: flash-attn and flashinfer installed, but not measured to be faster: "
         "ask for it by name",
         "attention by flash-attn: asked for",
     ]
@@ -167,12 +169,44 @@ def test_flash_attention_is_asked_for_a_steps_attention(monkeypatch: pytest.Monk
     module = ModuleType("flash_attn")
     module.flash_attn_varlen_func = flash_attn_varlen_func  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "flash_attn", module)
-    caches = torch.randn(6, 4, 2, 16), torch.randn(6, 4, 2, 16)
+    assert_attends(FlashAttention(0.25))
+
+
+def test_flashinfer_is_asked_for_a_steps_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in computes what flashinfer documents for these arguments; the package itself is not here."""
+
+    class Wrapper:
+        def __init__(self, workspace: torch.Tensor, layout: str) -> None:
+            assert (workspace.dtype, layout) == (torch.uint8, "NHD")
+
+        def plan(self, *given: Any, causal: bool, sm_scale: float, q_data_type: torch.dtype) -> None:
+            starts, block_starts, self.indices, last_lens, *shape = given
+            assert (causal, sm_scale, q_data_type, shape) == (True, 0.25, torch.float32, [4, 2, 16, 4])
+            self.starts, self.block_starts = starts.tolist(), block_starts.tolist()
+            self.lens = ((block_starts.diff() - 1) * 4 + last_lens).tolist()
+
+        def run(self, query: torch.Tensor, caches: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+            table = torch.zeros(len(self.lens), 3, dtype=torch.int32)
+            for row, (first, last) in enumerate(itertools.pairwise(self.block_starts)):
+                table[row, : last - first] = self.indices[first:last]
+            return paged_attention_reference(query, *caches, table, self.lens, self.starts)
+
+    module = ModuleType("flashinfer")
+    module.BatchPrefillWithPagedKVCacheWrapper = Wrapper  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "flashinfer", module)
+    assert not FlashInfer.can_capture
+    assert_attends(FlashInfer(HEADS, 4, 0.25))
+
+
+def assert_attends(backend: AttentionBackend) -> None:
+    """Fail unless a backend computes a step of a decode and a chunk, in two layers."""
     query, table = torch.randn(4, 4, 16), torch.randperm(6).int().view(2, 3)
     lens, new = int_array([9, 3]), int_array([1, 3])
     starts = torch.tensor([0, 1, 4], dtype=torch.int32)
-    planned = FlashAttention(0.25).plan(new, lens, 1)
+    planned = backend.plan(new, lens, 1)
     sequences = Sequences(block_table=table, seq_lens=torch.from_numpy(lens), query_start_loc=starts)
-    found = planned.bind(sequences, [torch.from_numpy(array) for array in planned.arrays])(query, caches)
-    wanted = paged_attention_reference(query, *caches, table, [9, 3], [0, 1, 4])
-    assert torch.equal(found, wanted)
+    attend = planned.bind(sequences, [torch.from_numpy(array) for array in planned.arrays])
+    for _layer in range(2):
+        caches = torch.randn(6, 4, 2, 16), torch.randn(6, 4, 2, 16)
+        wanted = paged_attention_reference(query, *caches, table, [9, 3], [0, 1, 4])
+        assert torch.equal(attend(query, caches), wanted)

@@ -35,7 +35,8 @@ def compile_variant(variant: Variant, capability: int) -> Compiled:
     """Compile and measure one variant.
 
     capability: 80 for sm_80, and so on. Pointers and strides are taken as multiples of 16, as torch allocates
-    them, but those of which the kernel wants to know nothing. Raises RuntimeError where Triton interprets, which compiles nothing.
+    them, but those of which the kernel wants to know nothing. Raises RuntimeError where Triton interprets,
+    which compiles nothing.
     """
     if os.environ.get("TRITON_INTERPRET", "0") == "1":
         raise RuntimeError("kernels can't be compiled while TRITON_INTERPRET=1")

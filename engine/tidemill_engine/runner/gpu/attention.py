@@ -1,13 +1,11 @@
-"""Which library computes attention on a device, and how a step is laid out for it.
+"""How a step's attention is laid out on a device, by our own kernel.
 
-`tidemill` is our own kernel. `flash-attn` is the package of that name (flash_attn_varlen_func over a paged
-cache). A backend plans a step on the host, names what it needs on the device, and attends layer by layer.
+A backend plans a step on the host, names what it needs on the device, and attends layer by layer. Other
+libraries stand in `attention_libraries`, and the choice among them too.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -15,17 +13,12 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import torch
 
-from tidemill_engine.errors import ModelLoadError
-from tidemill_engine.step import int_array
 from tidemill_kernels.paged_attention.launch import AttentionLaunch, Gpu, HeadShape, plan_attention
 from tidemill_kernels.paged_attention.triton_kernel import AttentionOptions, PagedBatch, paged_attention
 
 if TYPE_CHECKING:
-    from tidemill_engine.config import AttentionBackendName
     from tidemill_engine.models.device_llama import Attend, Caches
     from tidemill_engine.step import IntArray
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +47,10 @@ class PlannedAttention(Protocol):
 
 class AttentionBackend(Protocol):
     """One library."""
+
+    @property
+    def can_capture(self) -> bool:
+        """Say whether decode steps can be captured in graphs."""
 
     def plan(self, query_lens: IntArray, seq_lens: IntArray, num_decodes: int) -> PlannedAttention:
         """Lay out a step whose first `num_decodes` sequences have one new token each."""
@@ -97,6 +94,8 @@ class _Tiles:
 class TidemillAttention:
     """Our own kernel."""
 
+    can_capture = True
+
     def __init__(self, heads: HeadShape, options: AttentionOptions, gpu: Gpu) -> None:
         self._heads = heads
         self._options = options
@@ -127,94 +126,3 @@ class TidemillAttention:
         # Sequences without new tokens must not make others' contexts be cut.
         lengths = np.where(query_lens > 0, seq_lens, 0)
         return plan_attention(query_lens, lengths, self._heads, self._gpu)
-
-
-def choose_backend(
-    wanted: AttentionBackendName, heads: HeadShape, gpu: Gpu, block_size: int, scale: float
-) -> AttentionBackend:
-    """Return the backend that was asked for, and log which one computes and why; scale: of scores."""
-    is_there = importlib.util.find_spec("flash_attn") is not None
-    if wanted == "flash-attn":
-        if not is_there:
-            raise ModelLoadError(
-                "--attention-backend flash-attn: flash_attn is not installed", reason="InvalidConfig"
-            )
-        if block_size % FLASH_BLOCK_SIZE:
-            raise ModelLoadError(
-                f"--attention-backend flash-attn needs --block-size {FLASH_BLOCK_SIZE}, not {block_size}",
-                reason="InvalidConfig",
-            )
-        logger.info("attention by flash-attn: asked for")
-        return FlashAttention(scale)
-    if wanted == "tidemill":
-        why = "asked for"
-    elif is_there:
-        why = "flash_attn is installed, but was not measured to be faster: ask for it by name"
-    else:
-        why = "flash_attn is not installed"
-    logger.info("attention by our own kernel: %s", why)
-    return TidemillAttention(heads, AttentionOptions(scale=scale), gpu)
-
-
-FLASH_BLOCK_SIZE = 256
-"""flash-attn reads paged caches whose blocks hold a multiple of this many tokens (its README, 2.5)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _FlashStep:
-    """One call per layer: what it wants of the host are lengths and the largest of them."""
-
-    scale: float
-    seq_lens: IntArray
-    max_new: int
-    max_len: int
-
-    @property
-    def arrays(self) -> Sequence[IntArray]:
-        return [int_array(np.concatenate([[0], np.cumsum(self.seq_lens)]))]
-
-    def bind(self, sequences: Sequences, there: Sequence[torch.Tensor]) -> Attend:
-        from flash_attn import flash_attn_varlen_func  # noqa: PLC0415 - optional
-
-        def attend(query: torch.Tensor, caches: Caches) -> torch.Tensor:
-            attended: torch.Tensor = flash_attn_varlen_func(
-                query,
-                caches[0],
-                caches[1],
-                cu_seqlens_q=sequences.query_start_loc,
-                cu_seqlens_k=there[0],
-                max_seqlen_q=self.max_new,
-                max_seqlen_k=self.max_len,
-                softmax_scale=self.scale,
-                causal=True,
-                block_table=sequences.block_table,
-            )
-            return attended
-
-        return attend
-
-
-class FlashAttention:
-    """The package flash-attn."""
-
-    def __init__(self, scale: float) -> None:
-        self._scale = scale
-
-    def plan(self, query_lens: IntArray, seq_lens: IntArray, num_decodes: int) -> PlannedAttention:  # noqa: ARG002
-        """Lay out a step; decodes are short chunks."""
-        return _FlashStep(
-            scale=self._scale,
-            seq_lens=seq_lens,
-            max_new=int(query_lens.max(initial=0)),
-            max_len=int(seq_lens.max(initial=0)),
-        )
-
-    def decode(self, size: int, longest: int, device: torch.device) -> Callable[[Sequences], Attend]:  # noqa: ARG002
-        """Lay out decodes; the running sums of lengths are computed on the device, within the graph."""
-
-        def bind(sequences: Sequences) -> Attend:
-            step = _FlashStep(scale=self._scale, seq_lens=int_array(), max_new=1, max_len=longest)
-            ends = torch.cumsum(sequences.seq_lens, 0, dtype=torch.int32)
-            return step.bind(sequences, [torch.nn.functional.pad(ends, (1, 0))])
-
-        return bind

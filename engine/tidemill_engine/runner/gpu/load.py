@@ -13,7 +13,8 @@ from tidemill_engine.models.device_llama import DeviceCache, DeviceInputs, Devic
 from tidemill_engine.models.llama_weights import Placement, load_llama_weights
 from tidemill_engine.parallel.group import join_group
 from tidemill_engine.runner.base import RunnerInfo
-from tidemill_engine.runner.gpu.attention import Sequences, choose_backend
+from tidemill_engine.runner.gpu.attention import Sequences
+from tidemill_engine.runner.gpu.attention_libraries import choose_backend
 from tidemill_engine.runner.gpu.device import CudaDevice
 from tidemill_engine.runner.gpu.graphs import graph_sizes
 from tidemill_engine.runner.gpu.linears import linear_maker
@@ -95,7 +96,8 @@ def load_device_runner(
         model.scale,
     )
     info = _with_cache(model, config, device, attention, max_model_len)
-    sizes = graph_sizes(config.scheduler.max_num_seqs) if config.device.has_graphs else ()
+    captures = config.device.has_graphs and attention.can_capture
+    sizes = graph_sizes(config.scheduler.max_num_seqs) if captures else ()
     return DeviceRunner(
         model, info, device, attention, num_rows=config.scheduler.max_num_seqs, graph_sizes=sizes
     )
