@@ -1,7 +1,8 @@
 """Times the matrices of SmolLM2-135M in our C++ kernels, where this machine can run them.
 
-Knows the kernels' own stopwatch: each product reads another layer's weights, as in a model. Weights as
-bfloat16 and in the file's own blocks are both measured, since the engine holds either.
+Knows the kernels' own stopwatch: all layers' matrices in the order of a step, so that weights come from
+where they do in a step. Weights as bfloat16 and in the file's own blocks are both measured, since the
+engine holds either.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import replace
 
 from tidemill_kernels.native.build import CompilerMissingError, find_library
 from tidemill_kernels.native.cpu import best_path
-from tidemill_kernels.native.engine import MATRIX_KINDS, EngineShape, NativeEngine
+from tidemill_kernels.native.engine import MATRIX_KINDS, WHOLE_MODEL, EngineShape, NativeEngine
 from tidemill_kernels.native.library import load_library
 
 logger = logging.getLogger(__name__)
@@ -58,8 +59,7 @@ class NativeFloor:
 
     def layers(self, num_rows: int) -> float:
         """Return the least seconds of all layers' matrices for so many rows."""
-        kinds = [kind for kind in range(len(MATRIX_KINDS)) if kind != _HEAD_KIND]
-        return SHAPE.num_layers * sum(self._product(kind, num_rows) for kind in kinds)
+        return self._product(WHOLE_MODEL, num_rows)
 
     def head(self, num_rows: int) -> float:
         """Return the least seconds of the output matrix."""

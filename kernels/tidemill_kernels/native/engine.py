@@ -243,7 +243,8 @@ class NativeEngine:
     def time_matrix(self, kind: int, num_rows: int, *, with_tiles: bool, repeats: int) -> float:
         """Return the seconds of a product of that many rows with a matrix of that kind.
 
-        It is the mean over all layers in turn, as in a step, in the best of `repeats` rounds.
+        It is the mean over all layers in turn in the best of `repeats` rounds; for `WHOLE_MODEL` the seconds
+        of all layers' matrices in the order of a step.
         """
         return float(
             self._library.tm_engine_time_matrix(self._handle, kind, num_rows, int(with_tiles), repeats)

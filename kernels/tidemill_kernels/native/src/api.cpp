@@ -58,22 +58,27 @@ void tm_engine_times(void* handle, double* seconds) {
   }
 }
 
-// Mean seconds of one product of a matrix kind (as in ways.h) in a given way, over all layers in turn, as in a step: the
-// best of `repeats` such rounds.
+// Mean seconds of one product of a matrix kind (as in ways.h) in a given way, over all layers in turn; for kind -1 the
+// seconds of all layers' matrices in the order of a step, whose weights push one another out of the caches. The best of
+// `repeats`.
 double tm_engine_time_matrix(void* handle, int32_t kind, int64_t rows, int32_t way, int32_t repeats) {
   static const Part kParts[kNumMatrixKinds] = {kQkv, kOut, kGateUp, kDown, kHead};
+  constexpr int kHeadKind = kNumMatrixKinds - 1;
   Engine& engine = *static_cast<Engine*>(handle);
-  Way before = engine.ways.chosen[kind][bucket_of(rows)];
-  engine.ways.chosen[kind][bucket_of(rows)] = (Way)way;
-  int32_t layers = kParts[kind] == kHead ? 1 : engine.model.config.num_layers;
+  Ways before = engine.ways;
+  for (auto& chosen : engine.ways.chosen) chosen[bucket_of(rows)] = (Way)way;
+  int32_t layers = kind == kHeadKind ? 0 : engine.model.config.num_layers;
+  int first = kind < 0 ? 0 : kind, last = kind < 0 ? kHeadKind : kind + 1;
   double best = 1e9;
   for (int32_t i = 0; i < repeats; i++) {
     auto started = std::chrono::steady_clock::now();
-    for (int32_t layer = 0; layer < layers; layer++) engine.run_matrix(layer, kParts[kind], kind, rows);
-    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count() / layers);
+    for (int32_t layer = 0; layer < layers; layer++)
+      for (int each = first; each < last; each++) engine.run_matrix(layer, kParts[each], each, rows);
+    if (kind == kHeadKind) engine.run_matrix(0, kHead, kHeadKind, rows);
+    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count());
   }
-  engine.ways.chosen[kind][bucket_of(rows)] = before;
-  return best;
+  engine.ways = before;
+  return kind < 0 || kind == kHeadKind ? best : best / layers;
 }
 
 void tm_engine_set_way(void* engine, int32_t kind, int32_t bucket, int32_t way) {
