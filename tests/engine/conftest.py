@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from aiohttp.test_utils import TestServer
 
+from tidemill_engine.config import CacheConfig, CoreConfig, ModelConfig, SchedulerConfig
 from tidemill_engine.model_uri import BUILTIN_MODELS, find_model_path
+from tidemill_engine.runner.base import ModelRunner
+from tidemill_engine.runner.load import load_runner
 
 if TYPE_CHECKING:
     from yarl import URL
@@ -36,6 +39,20 @@ def transformers_smollm2(smollm2_path: Path) -> Any:
         str(smollm2_path.parent), gguf_file=smollm2_path.name, dtype=torch.float32
     )
     return model.eval()
+
+
+@pytest.fixture(scope="session")
+def smollm2_runner() -> ModelRunner:
+    """Our own runner of the builtin model in float32, loaded once; what its cache holds is nobody's business.
+
+    400 blocks of 16 tokens and room in the CPU pool; a test that wants fewer blocks tells its scheduler so.
+    """
+    config = CoreConfig(
+        model=ModelConfig(uri="builtin://smollm2-135m", dtype="float32", max_model_len=1024),
+        cache=CacheConfig(num_blocks=400, block_size=16, swap_bytes=64 * 2**20),
+        scheduler=SchedulerConfig(max_num_seqs=32, max_num_batched_tokens=64),
+    )
+    return load_runner(config, lambda _read, _total: None)
 
 
 @pytest.fixture(scope="session")

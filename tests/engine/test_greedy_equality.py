@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from engine_builders import Harness, make_request, make_scheduler
-from tidemill_engine.config import CacheConfig, CoreConfig, ModelConfig, SchedulerConfig
 from tidemill_engine.messages import RequestOutput, TokenLogprobs
 from tidemill_engine.runner.base import ModelRunner
-from tidemill_engine.runner.load import load_runner
 
 pytestmark = pytest.mark.real_model
 
@@ -22,13 +20,8 @@ LOGPROB_TOLERANCE = 2e-3
 
 
 @pytest.fixture(scope="module")
-def runner() -> ModelRunner:
-    config = CoreConfig(
-        model=ModelConfig(uri="builtin://smollm2-135m", dtype="float32"),
-        cache=CacheConfig(num_blocks=400, block_size=16),
-        scheduler=SchedulerConfig(max_num_seqs=MAX_NUM_SEQS, max_num_batched_tokens=64),
-    )
-    return load_runner(config, lambda _read, _total: None)
+def runner(smollm2_runner: ModelRunner) -> ModelRunner:
+    return smollm2_runner
 
 
 def harness(runner: ModelRunner, max_num_batched_tokens: int) -> Harness:

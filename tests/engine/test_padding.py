@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from engine_builders import Harness, make_harness, make_request, make_scheduler
 from tidemill_engine.batch import Batch, RowTables, build_batch
-from tidemill_engine.config import CacheConfig, CoreConfig, ModelConfig, SchedulerConfig
 from tidemill_engine.padding import PaddingRows, num_rows_with_padding
-from tidemill_engine.runner.load import load_runner
+from tidemill_engine.runner.base import ModelRunner
 
 NUM_ROWS = 4
 SPARE = 64
@@ -89,20 +88,14 @@ def test_padding_of_any_size_stays_inside_the_spare_rows(num_tokens: int, num_pa
 
 
 @pytest.mark.real_model
-def test_padding_changes_no_token_of_the_real_model() -> None:
-    config = CoreConfig(
-        model=ModelConfig(uri="builtin://smollm2-135m", dtype="float32"),
-        cache=CacheConfig(num_blocks=32),
-        scheduler=SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=64),
-    )
-    real_runner = load_runner(config, lambda _read, _total: None)
+def test_padding_changes_no_token_of_the_real_model(smollm2_runner: ModelRunner) -> None:
     tokens = []
     for kind in ("continuous", "static"):
         harness = Harness(
             scheduler=make_scheduler(
-                real_runner.info, kind=kind, is_prefix_caching=False, max_num_batched_tokens=64
+                smollm2_runner.info, kind=kind, is_prefix_caching=False, max_num_batched_tokens=64
             ),
-            runner=real_runner,
+            runner=smollm2_runner,
         )
         for index, length in enumerate([3, 20, 9]):
             prompt = list(range(100 + index, 100 + index + length))

@@ -13,10 +13,8 @@ import numpy as np
 import pytest
 
 from engine_builders import Harness, make_request, make_scheduler
-from tidemill_engine.config import CacheConfig, CoreConfig, ModelConfig, SchedulerConfig
 from tidemill_engine.messages import RequestOutput
 from tidemill_engine.runner.base import ModelRunner
-from tidemill_engine.runner.load import load_runner
 from tidemill_engine.scheduler.seams import Seams
 
 pytestmark = pytest.mark.real_model
@@ -38,13 +36,8 @@ class SwapAlways:
 
 
 @pytest.fixture(scope="module")
-def runner() -> ModelRunner:
-    config = CoreConfig(
-        model=ModelConfig(uri="builtin://smollm2-135m", dtype="float32", max_model_len=1024),
-        cache=CacheConfig(num_blocks=400, block_size=B, swap_bytes=64 * 2**20),
-        scheduler=SchedulerConfig(max_num_seqs=32, max_num_batched_tokens=64),
-    )
-    return load_runner(config, lambda _read, _total: None)
+def runner(smollm2_runner: ModelRunner) -> ModelRunner:
+    return smollm2_runner
 
 
 @pytest.fixture(scope="module")
