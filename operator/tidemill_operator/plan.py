@@ -4,7 +4,7 @@ Pure: the service, what was observed and the time in, a `Plan` out. It alone dec
 the API, and keeps no memory: run twice on the same world, it plans the same.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -107,9 +107,11 @@ def _plan_children(
     template = fresh if frozen is None else dict(frozen)
     replicas = decide_replicas(context, service.get("status") or {}, observed, now)
     wanted = _wanted_others(context, observed)
-    has_newer_template = revision == context.spec.revision and template != fresh
+    leftovers = tuple(find_leftovers(context, observed, replicas, wanted))
     situation = replace(
-        _situation(context, observed, replicas, has_newer_template=has_newer_template),
+        _situation(context, observed, replicas),
+        has_newer_template=revision == context.spec.revision and template != fresh,
+        is_rolling_out=_is_rolling_out(context, observed, replicas, leftovers),
         scaling_conditions=scaling.conditions,
         activation_failure=scaling.activation_failure,
         cold_start_seconds=scaling.cold_start_seconds,
@@ -134,7 +136,7 @@ def _plan_children(
             *wanted,
         ),
         lowered=lowered,
-        deletes=tuple(find_leftovers(context, observed, replicas, wanted)),
+        deletes=leftovers,
         status=status,
         events=(
             *_revision_events(revision, is_new=frozen is None),
@@ -231,12 +233,20 @@ def _wanted_others(context: Context, observed: Observed) -> list[Manifest]:
     return [manifest for manifest in built if manifest is not None]
 
 
-def _situation(
-    context: Context, observed: Observed, replicas: Replicas, *, has_newer_template: bool
-) -> Situation:
+def _is_rolling_out(
+    context: Context, observed: Observed, replicas: Replicas, leftovers: Sequence[Delete]
+) -> bool:
+    """Tell whether anything of another revision is still there when this run is done."""
+    target = context.spec.target_revision
+    going = {gone.name for gone in leftovers if gone.kind == "Deployment"}
+    staying = (d for d in observed.deployments if d.revision != target and d.name not in going)
+    has_pods = any(pod.revision != target for pod in observed.live_pods())
+    return has_pods or replicas.num_others_asked > 0 or any(staying)
+
+
+def _situation(context: Context, observed: Observed, replicas: Replicas) -> Situation:
     spec, desired, target = context.spec, context.desired_replicas, context.spec.target_revision
     pods = observed.pods_of(target)
-    others = [pod for pod in observed.live_pods() if pod.revision != target]
     num_updated_ready = observed.num_ready(target)
     failure = replicas.canary_failure
     if failure is None and num_updated_ready < replicas.num_target and replicas.failed is None:
@@ -254,7 +264,6 @@ def _situation(
         num_ready=observed.num_ready(),
         num_updated_ready=num_updated_ready,
         num_pods=len(observed.live_pods()),
-        is_rolling_out=bool(others) or replicas.num_others_asked > 0,
         is_loading=any(pod.is_running and not pod.is_ready for pod in pods),
         is_downloading=any(pod.is_downloading for pod in pods),
         progress=furthest((observed.progress or {}).values()),
@@ -268,7 +277,6 @@ def _situation(
         keys_problem=observed.keys_problem,
         route_problem=find_route_problem(spec.route, observed),
         scaling=spec.scaling,
-        has_newer_template=has_newer_template,
     )
 
 

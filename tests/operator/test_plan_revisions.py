@@ -99,6 +99,23 @@ def test_a_revision_stays_while_its_pods_leave(old: DeploymentView, pods: tuple[
     assert plan.deletes == ()
 
 
+@pytest.mark.parametrize(
+    ("existing", "said"),
+    [
+        pytest.param(1, ("True", "RollingOut"), id="its end is not counted yet"),
+        pytest.param(0, ("False", "Settled"), id="it goes in this run"),
+    ],
+)
+def test_a_rollout_has_ended_when_nothing_of_the_old_revision_is_left(
+    existing: int, said: tuple[str, str]
+) -> None:
+    old = make_deployment("0ld0ld00", 0, existing_replicas=existing)
+    world = settled()
+    plan = plan_for(replace(world, deployments=(*world.deployments, old)))
+    assert condition(plan, "Progressing") == said
+    assert [gone.name for gone in plan.deletes if gone.kind == "Deployment"] == [old.name] * (existing == 0)
+
+
 def test_a_revision_to_go_back_to_that_is_not_kept_touches_nothing_and_names_those_that_are() -> None:
     world = settled(templates={REVISION: TEMPLATE, "0ld0ld00": TEMPLATE})
     world = replace(world, revision_numbers={REVISION: 2, "0ld0ld00": 1})
