@@ -35,7 +35,7 @@ class PaddingRows:
         self._chunk_row = num_request_rows
         self._decode_rows = np.arange(num_request_rows + 1, len(tables.block_table), dtype=np.int32)
         self._spare_block = spare_block
-        self._max_length = self._table.shape[1] * self._block_size
+        self._max_length = tables.token_ids.shape[1]
         self._table[self._chunk_row] = spare_block
 
     def joined(self, batch: Batch, num_tokens: int, num_pairs: int) -> Batch:

@@ -20,7 +20,7 @@ SPARE = 64
 
 def make_batches(prompt: list[int]) -> tuple[PaddingRows, RowTables, list[Batch]]:
     """Return spare rows, tables, and the batches of a prompt's chunk and of the decode after it."""
-    tables = RowTables(num_rows=num_rows_with_padding(NUM_ROWS), max_tokens_per_row=16, block_size=4)
+    tables = RowTables(num_rows=num_rows_with_padding(NUM_ROWS), max_tokens_per_row=15, block_size=4)
     padding = PaddingRows(tables, num_request_rows=NUM_ROWS, spare_block=SPARE)
     harness = make_harness(kind="static", is_prefix_caching=False, max_num_batched_tokens=64)
     harness.add(make_request("a", prompt=prompt, max_tokens=3))
@@ -81,7 +81,7 @@ def test_padding_of_any_size_stays_inside_the_spare_rows(num_tokens: int, num_pa
         spare = padded.row_index[padded.row_index >= NUM_ROWS]
         assert len(padded.input_ids) == len(batch.input_ids) + num_tokens
         assert len(spare) == len(padded.row_index) - len(batch.row_index)
-        assert padded.seq_lens.max() <= 16
+        assert padded.seq_lens.max() <= 15
         assert np.diff(padded.query_start_loc).sum() == len(padded.input_ids)
         assert written_blocks(padded, spare) == {SPARE}
     assert tables.block_table[:NUM_ROWS].tolist() == before.tolist()
