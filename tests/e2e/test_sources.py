@@ -79,7 +79,6 @@ async def test_a_model_is_downloaded_with_its_secret_told_of_answers_and_is_kept
     space.cluster.kubectl(*secret, "-n", space.name)
     kept = tmp_path / "cache"
     kept.mkdir()
-    kept.chmod(0o777)
     offer_volume("tiny-model-cache", kept)
     cache = {"size": "1Gi", "storageClassName": STORAGE_CLASS}
     apply_tiny(space, secretRef={"name": "hub-token"}, revision=COMMIT, cache=cache)
