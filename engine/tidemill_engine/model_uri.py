@@ -7,6 +7,7 @@ need it.
 from __future__ import annotations
 
 import importlib.util
+import os
 from dataclasses import dataclass, fields
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -85,9 +86,13 @@ def default_model_name(model: ModelUri) -> str:
 def find_model_path(model: BuiltinModel | FileModel) -> Path:
     """Return the model's existing file or directory, or say how to get it."""
     if isinstance(model, FileModel):
-        if not model.path.exists():
-            raise ModelLoadError(f"there is no model at {model.path}", reason="ModelNotFound")
-        return _model_at(model.path.resolve())
+        try:
+            if model.path.exists():
+                return _model_at(model.path.resolve())
+        except OSError as error:
+            message = f"{model.path} can't be read by user {os.getuid()}: {error.strerror}"
+            raise ModelLoadError(message, reason="ModelNotReadable") from error
+        raise ModelLoadError(f"there is no model at {model.path}", reason="ModelNotFound")
     spec = importlib.util.find_spec(model.package)
     if spec is None or not spec.submodule_search_locations:
         raise ModelLoadError(

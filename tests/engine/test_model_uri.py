@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,18 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match=r"missing\.gguf") as caught:
         find_model_path(FileModel(path=tmp_path / "missing.gguf"))
     assert caught.value.reason == "ModelNotFound"
+
+
+def test_a_folder_that_the_engines_user_may_not_enter_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "exists", refuse)
+    with pytest.raises(ModelLoadError, match=r"can't be read by user \d+: Permission denied") as caught:
+        find_model_path(FileModel(path=tmp_path / "models"))
+    assert caught.value.reason == "ModelNotReadable"
 
 
 def test_a_builtin_model_without_its_package_says_how_to_install_it() -> None:
