@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import importlib
 import sys
 from collections.abc import Iterator
 
@@ -34,3 +35,19 @@ def test_a_program_runs_on_asyncios_own_loop_where_uvloop_is_not_installed(
     monkeypatch.setattr(event_loop, "find_spec", lambda _: None)
     monkeypatch.setitem(sys.modules, "uvloop", None)
     assert event_loop.run(name_of_loop()).startswith("asyncio")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "test_the_first_chunk_arrives_before_the_replica_has_written_the_second",
+        "test_a_client_that_leaves_cancels_the_replicas_request",
+        "test_a_client_that_leaves_before_the_first_byte_cancels_the_replicas_request",
+        "test_a_stream_that_breaks_ends_with_an_error_event_and_is_not_tried_again",
+        "test_a_client_that_does_not_read_is_let_go_and_the_replica_with_it",
+    ],
+)
+def test_streams_pass_unbuffered_and_end_with_their_client_on_uvloop_too(name: str) -> None:
+    pytest.importorskip("uvloop")
+    of_the_proxy = importlib.import_module("gateway.test_proxy")
+    event_loop.run(getattr(of_the_proxy, name)())
