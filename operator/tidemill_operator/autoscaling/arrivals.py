@@ -22,7 +22,7 @@ DISPERSION = 1.5
 """Variance over mean of a count: 1 where arrivals are independent, more where they come in clumps."""
 JUMP_NOISE = 4.0
 """Standard errors by which a jump must stand out."""
-LINE_NOISE = 2.0
+LINE_NOISE = 2.5
 """Standard errors up to which a slope may be a level's noise."""
 RISE_NOISE, FALL_NOISE = 1.5, 0.5
 """Standard errors of a slope that counts for nothing; beyond them ever more of it counts. A fall that is

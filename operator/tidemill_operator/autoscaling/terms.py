@@ -19,7 +19,7 @@ from tidemill_operator.autoscaling.staffing import allowed_share, replicas_for, 
 OWN_PREFILL_SHARE, LEAST_SHARE = 0.7, 0.1
 """The TTFT budget is 0.7 of the SLO less the prompt's own prefill, at least 0.1 of the SLO."""
 
-DOUBT, LEAST_DOUBT, LEVEL_DOUBT = 0.25, 0.03, 0.06
+DOUBT, LEAST_DOUBT, LEVEL_DOUBT = 0.25, 0.03, 0.07
 """A rate counts so many standard errors, or this share of it, lower on the way up, higher down; more while it
 is level, when there is no hurry."""
 
