@@ -338,6 +338,16 @@ def test_learns_the_start_up_time_of_pods_that_become_ready() -> None:
     assert scenario.state.learned.startup_seconds == pytest.approx(75)
 
 
+def test_engines_that_tell_neither_slots_nor_step_times_get_one_more_for_a_queue_and_not_a_second() -> None:
+    silent = make_figures(step_times=None, max_num_seqs=None)
+    held = gateways(make_demand(held_requests=9))
+    load = make_load(1, replicas=(make_replica(0, figures=silent),), gateways=held)
+    assert Scenario().step(load).replicas == 2
+    coming = make_replica(1, is_ready=False, ready_since=None, figures=None)
+    both = make_load(2, replicas=(make_replica(0, figures=silent), coming), gateways=held)
+    assert Scenario().step(both).replicas == 2
+
+
 LOADS = st.builds(
     make_load,
     num_replicas=st.integers(0, 8),

@@ -6,7 +6,7 @@ import math
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from autoscaling_builders import STEP_TIMES, make_policy
@@ -185,6 +185,7 @@ def test_a_longer_window_counts_only_while_it_is_level() -> None:
     assert rate.measured == pytest.approx(4.0)
 
 
+@example([0.0, 1e-180])
 @given(st.lists(st.floats(0, 1000), min_size=1, max_size=400))
 def test_whatever_arrives_the_rate_is_a_number_and_its_bounds_are_in_order(counts: list[float]) -> None:
     rate = rate_of(*counts)

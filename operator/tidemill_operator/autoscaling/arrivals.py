@@ -165,7 +165,7 @@ def _line(window: list[Arrivals], now: float) -> tuple[_Fit, float]:
     slope = sum((place - middle) * s.requests for place, s in zip(places, window, strict=True)) / spread
     noise = abs(slope) / (level.error * math.sqrt(seconds / spread))
     ignored = RISE_NOISE if slope > 0 else FALL_NOISE
-    counts = max(0.0, 1.0 - (ignored / noise) ** 2) if noise > 0 else 0.0
+    counts = 1.0 - (ignored / noise) ** 2 if noise > ignored else 0.0
     slope *= counts
     return (
         _Fit(

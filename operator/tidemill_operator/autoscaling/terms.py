@@ -113,9 +113,13 @@ def queue(facts: Facts) -> Term | None:
     if deficit <= 0:
         return None
     if facts.capacity is None or facts.rate is None:
-        coming = (facts.num_staying - facts.num_ready) * (facts.concurrency + allowed)
-        more = (deficit - coming) / (facts.concurrency + allowed)
-        replicas, left = facts.num_staying + max(0, _up(more)), deficit
+        per_replica = facts.concurrency + allowed
+        num_coming = facts.num_staying - facts.num_ready
+        if math.isfinite(per_replica):
+            more = _up(deficit / per_replica - num_coming)
+        else:
+            more = 0 if num_coming else 1
+        replicas, left = facts.num_staying + max(0, more), deficit
     else:
         left = facts.left_seconds(deficit / facts.capacity.requests_per_second)
         replicas = _catching_up(facts, left)
