@@ -37,39 +37,31 @@ def count(load: FleetLoad, known: Iterable[ReplicaLoad], memory: Memory) -> Coun
     """Take in a load: `known` are the replicas whose figures are fresh."""
     elapsed = 0.0 if memory.at is None else max(0.0, load.at - memory.at)
     replicas = [(replica, replica.figures) for replica in known if replica.figures is not None]
+    is_complete = bool(load.gateways) and all(g.demand is not None for g in load.gateways)
+    # Gateways are read all at one time or not at all, so that what they counted belongs to one interval.
     readings = {
         **{_engine_key(replica, figures): _engine_reading(figures) for replica, figures in replicas},
-        **_gateway_readings(load),
+        **(_gateway_readings(load) if is_complete else {}),
     }
     grown = {key: _growth(key, memory.counters.get(key), now) for key, now in readings.items()}
     engines = [(figures, grown[_engine_key(replica, figures)]) for replica, figures in replicas]
     gateways = [grown[key] for key in readings if key.startswith("gateway/")]
-    is_complete = bool(load.gateways) and all(g.demand is not None for g in load.gateways)
+    first = [(figures.time_to_first_token, g) for figures, g in engines]
+    fade = math.exp(-elapsed / LATENCY_FADE_SECONDS)
+    since_complete = 0.0 if memory.arrivals_until is None else load.at - memory.arrivals_until
     return Counted(
         memory=replace(
             memory,
             at=load.at,
             counters=_kept(memory.counters, readings, load),
-            arrivals=_arrivals(memory.arrivals, gateways if is_complete else [], load.at, elapsed),
+            arrivals=_arrivals(memory.arrivals, gateways, load.at, since_complete),
+            arrivals_until=load.at if is_complete else memory.arrivals_until,
             tokens=_tokens(memory.tokens, [g for _, g in engines], elapsed),
-            time_to_first_token=_window(
-                memory.time_to_first_token,
-                [(f.time_to_first_token, g) for f, g in engines],
-                _TTFT,
-                math.exp(-elapsed / LATENCY_FADE_SECONDS),
-            ),
+            time_to_first_token=_window(memory.time_to_first_token, first, _TTFT, fade),
             time_to_first_token_hour=_window(
-                memory.time_to_first_token_hour,
-                [(f.time_to_first_token, g) for f, g in engines],
-                _TTFT,
-                math.exp(-elapsed / BUDGET_FADE_SECONDS),
+                memory.time_to_first_token_hour, first, _TTFT, math.exp(-elapsed / BUDGET_FADE_SECONDS)
             ),
-            inter_token=_window(
-                memory.inter_token,
-                [(f.inter_token, g) for f, g in engines],
-                _ITL,
-                math.exp(-elapsed / LATENCY_FADE_SECONDS),
-            ),
+            inter_token=_window(memory.inter_token, [(f.inter_token, g) for f, g in engines], _ITL, fade),
         ),
         is_every_gateway_known=is_complete,
     )
@@ -133,7 +125,7 @@ def _kept(before: Mapping[str, Reading], now: Mapping[str, Reading], load: Fleet
 def _arrivals(
     before: tuple[Arrivals, ...], gateways: list[Reading], at: float, elapsed: float
 ) -> tuple[Arrivals, ...]:
-    """Add an interval in which every gateway answered and could be compared with its last answer."""
+    """Add what came since every gateway had answered before, where each can be compared with that answer."""
     kept = tuple(a for a in before if a.at > at - KEEP_ARRIVALS_SECONDS)
     rows = [row for row in gateways if not any(math.isnan(x) for x in row)]
     if elapsed <= 0 or not rows or len(rows) != len(gateways):

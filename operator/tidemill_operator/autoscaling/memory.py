@@ -43,6 +43,8 @@ class Memory:
     at: float | None = None
     counters: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     arrivals: tuple[Arrivals, ...] = ()
+    arrivals_until: float | None = None
+    """When every gateway last answered: up to then arrivals are counted."""
     tokens: Tokens = field(default_factory=Tokens)
     time_to_first_token: LatencyWindow | None = None
     inter_token: LatencyWindow | None = None

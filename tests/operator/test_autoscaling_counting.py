@@ -1,0 +1,38 @@
+"""Arrivals as the gateways counted them, also over times in which one of them did not answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoscaling_builders import START, Scenario, make_demand, make_load
+from tidemill_operator.autoscaling.model import FleetLoad, GatewayLoad
+
+RATE = 4.0
+
+
+def load_with(*are_silent: bool) -> FleetLoad:
+    gateways = tuple(
+        GatewayLoad(name=f"gateway-{n}", started=START - 5000, demand=None if is_silent else make_demand())
+        for n, is_silent in enumerate(are_silent)
+    )
+    return make_load(3, gateways=gateways)
+
+
+@pytest.mark.parametrize("silent", [(False, True), (True, True)])
+def test_what_arrived_while_a_gateway_was_silent_counts_over_all_that_time(silent: tuple[bool, ...]) -> None:
+    scenario = Scenario()
+    before = scenario.run(load_with(False, False), 600, rate=RATE)
+    scenario.run(load_with(*silent), 60, rate=RATE)
+    after = scenario.run(load_with(False, False), 60, rate=RATE)
+    arrivals = scenario.state.memory.arrivals
+    assert [a.requests / a.seconds for a in arrivals] == pytest.approx([RATE] * len(arrivals))
+    assert sum(a.seconds for a in arrivals) == pytest.approx(scenario.now - arrivals[0].at + 5.0)
+    assert {d.replicas for d in scenario.decisions[-24:]} == {before.replicas} == {after.replicas}
+
+
+def test_a_gateway_that_joins_begins_to_count_at_its_first_answer() -> None:
+    scenario = Scenario()
+    scenario.run(load_with(False), 600, rate=RATE)
+    scenario.run(load_with(False, False), 300, rate=RATE)
+    arrivals = scenario.state.memory.arrivals
+    assert [a.requests / a.seconds for a in arrivals[-50:]] == pytest.approx([RATE] * 50)
