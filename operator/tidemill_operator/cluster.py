@@ -31,7 +31,7 @@ import hashlib
 import json
 import logging
 import secrets
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -99,7 +99,7 @@ class Cluster:
         """Look at a service's Secret again in its next run, and keep the token that it had."""
         gone = self._secrets.pop(key, None)
         if gone is not None:
-            self._former_tokens[key] = _token_in(gone)
+            self._former_tokens[key] = views.admin_token_in(gone)
 
     async def observe(self, service: Object) -> Reading:
         """Give everything around a service as the watches have shown it; only what it owns counts."""
@@ -199,7 +199,11 @@ class Cluster:
 
     def _admin_tokens(self, key: Key, secret: Object | None, uid: str) -> tuple[str, ...]:
         """Give the token in the service's own Secret, where there is one, then the former one."""
-        own = None if secret is None or not views.is_controlled_by(secret, uid) else _token_in(secret)
+        own = (
+            None
+            if secret is None or not views.is_controlled_by(secret, uid)
+            else views.admin_token_in(secret)
+        )
         return tuple(token for token in (own, self._former_tokens.get(key)) if token)
 
     async def _secret(self, service: Object) -> Object | None:
@@ -273,11 +277,6 @@ def _uids(objects: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def _versions(objects: Iterable[Mapping[str, Any]]) -> dict[ObjectKey, str]:
     return {(obj["kind"], obj["metadata"]["name"]): obj["metadata"]["resourceVersion"] for obj in objects}
-
-
-def _token_in(secret: Object) -> str:
-    encoded = (secret.get("data") or {}).get(names.ADMIN_TOKEN_KEY, "")
-    return b64decode(encoded).decode(errors="replace").strip()
 
 
 def _as_seen(manifest: Manifest, lowered: frozenset[str], versions: Mapping[ObjectKey, str]) -> Manifest:

@@ -9,7 +9,6 @@ keys.
 import asyncio
 import logging
 import secrets
-from base64 import b64decode
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
@@ -18,6 +17,7 @@ from tidemill_operator.api import Object, Place
 from tidemill_operator.errors import ApiError
 from tidemill_operator.key_projection import SALT_BYTES, entry_name, key_of, project, salt_of
 from tidemill_operator.keys import Key
+from tidemill_operator.views import admin_token_in
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +84,9 @@ class KeyProjector:
                 await self.project_all()
             except ApiError as error:
                 logger.warning("cannot project API keys: %s", error)
+            except Exception:
+                # A fault over one service must not keep the keys of all others from ever changing again.
+                logger.exception("cannot project API keys")
             await self._until_changed_or(ROUND_SECONDS)
 
     async def project_all(self) -> None:
@@ -118,21 +121,24 @@ class KeyProjector:
                 return None, None
         if source is None:
             message = f"the Secret {name} of spec.routing.auth does not exist: nobody is let in"
-            self._note_problem(key, message)
+            self._note_problem(key, name, message)
             await self._report(key, message)
             return entry_name(key), None
-        token = b64decode(((admin or {}).get("data") or {}).get(names.ADMIN_TOKEN_KEY, "")).decode()
+        token = admin_token_in(admin or {})
         salt = salt_of(before) or secrets.token_bytes(SALT_BYTES)
-        projected = project(source.get("data") or {}, admin_token=token.strip(), salt=salt)
+        projected = project(source.get("data") or {}, admin_token=token, salt=salt)
         message = f"the Secret {name} of spec.routing.auth: {'; '.join(projected.problems)}"
-        self._note_problem(key, f"{message}: nobody is let in" if projected.lets_nobody_in else "")
+        self._note_problem(key, name, f"{message}: nobody is let in" if projected.lets_nobody_in else "")
         if projected.problems:
             await self._report(key, message)
         return entry_name(key), projected.entry
 
-    def _note_problem(self, key: Key, message: str) -> None:
-        """Keep why nobody is let in, and have the service's status say it; empty when somebody is."""
-        if self.problem_of(key) == message:
+    def _note_problem(self, key: Key, name: str, message: str) -> None:
+        """Keep why nobody is let in, and have the service's status say it; empty when somebody is.
+
+        What was found of a Secret that the service has ceased to name while it was read is not kept.
+        """
+        if self._wanted.get(key) != name or self.problem_of(key) == message:
             return
         if message:
             self._problems[key] = message

@@ -4,6 +4,7 @@ Pure. Knows the API's shapes, and that ownership decides what counts: a pod coun
 Deployment belongs to the service, whatever labels it carries. Refuses to know what follows from it.
 """
 
+from base64 import b64decode
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -116,6 +117,12 @@ def gateway_view(obj: Raw) -> GatewayView | None:
     if not is_ready or obj["metadata"].get("deletionTimestamp") or not status.get("podIP"):
         return None
     return GatewayView(name=obj["metadata"]["name"], ip=status["podIP"], node=obj["spec"].get("nodeName"))
+
+
+def admin_token_in(secret: Raw) -> str:
+    """Read the token of the engines' admin port from its Secret; empty where there is none."""
+    encoded = (secret.get("data") or _EMPTY).get(names.ADMIN_TOKEN_KEY, "")
+    return b64decode(encoded).decode(errors="replace").strip()
 
 
 def route_view(obj: Raw) -> RouteView:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from base64 import b64decode, b64encode
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -42,6 +44,7 @@ class FakeCluster:
         self.told: list[str] = []
         self.asked: list[Key] = []
         self.failing: set[str] = set()
+        self.on_read: Callable[[], object] = lambda: None
         self.put(names.KIND, "chat", service())
         self.put("Secret", "chat-admin-token", {"data": encoded(token="admin")})
         self.put("Secret", "chat-keys", {"data": encoded(red="key-1", blue="key-2\nkey-3\n")})
@@ -55,6 +58,7 @@ class FakeCluster:
     async def get(self, place: Place) -> Object | None:
         if place.name in self.failing:
             raise ApiError(status=500, reason="Test", message="as the test wants", request="GET")
+        self.on_read()
         return self.objects.get(place)
 
     async def create(self, manifest: Object, *, kind: str) -> Object:
@@ -146,6 +150,46 @@ async def test_status_hears_once_that_nobody_is_let_in_and_once_that_somebody_is
     cluster.put("Secret", "chat-keys", {"data": encoded(red="key-1", blue="")})
     await projector.project_all()
     assert (projector.problem_of(CHAT), cluster.asked) == ("", [CHAT] * 3)
+
+
+async def test_what_was_found_of_a_secret_that_is_no_longer_named_is_not_kept() -> None:
+    cluster = FakeCluster()
+    cluster.objects[HOME] = {}
+    cluster.drop("Secret", "chat-keys")
+    projector = cluster.projector()
+    round_of = asyncio.create_task(projector.project_all())
+    cluster.on_read = lambda: projector.note(CHAT, service(secret=None))
+    await round_of
+    assert (projector.problem_of(CHAT), cluster.asked) == ("", [])
+
+
+async def test_an_admin_secret_that_is_no_text_keeps_nobody_elses_keys_from_changing() -> None:
+    cluster = await projected()
+    cluster.put("Secret", "chat-admin-token", {"data": {"token": b64encode(b"\xff\xfe").decode()}})
+    cluster.put("Secret", "chat-keys", {"data": encoded(red="key-9")})
+    await cluster.projector().project_all()
+    ring = cluster.ring()
+    assert ring is not None
+    assert ring.tenant_of("key-9") == "red"
+
+
+async def test_a_fault_in_one_round_does_not_end_the_rounds(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = FakeCluster()
+    cluster.objects[HOME] = {}
+    projector = cluster.projector()
+
+    def fail_once() -> None:
+        cluster.on_read = lambda: None
+        projector.note(Key("team-a", "other"), service())  # what changes has the next round begin at once
+        raise ValueError("as the test wants")
+
+    cluster.on_read = fail_once
+    rounds = asyncio.create_task(projector.run())
+    while cluster.ring() is None:
+        assert not rounds.done()
+        await asyncio.sleep(0)
+    rounds.cancel()
+    assert "cannot project API keys" in caplog.text
 
 
 async def test_an_entry_goes_with_its_service_or_when_it_wants_no_keys_any_more() -> None:
