@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,8 +40,10 @@ class KnownOfOne:
     def document(self, namespace: str, name: str) -> Mapping[str, Any] | None:
         return self.figures if (namespace, name) == self.of else None
 
-    def recording(self, namespace: str, name: str) -> str | None:
-        return RECORDING if self.document(namespace, name) is not None else None
+    def recording(self, namespace: str, name: str) -> Iterator[bytes] | None:
+        if self.document(namespace, name) is None:
+            return None
+        return (line.encode() for line in RECORDING.splitlines(keepends=True))
 
 
 def make_app(

@@ -7,7 +7,7 @@ the reconciler fetches the latest view of a service and `plan.py` alone writes r
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -99,11 +99,11 @@ class Autoscaler:
         running = self._running.get(Key(namespace, name))
         return running.keeper.document if running is not None else None
 
-    def recording(self, namespace: str, name: str) -> str | None:
+    def recording(self, namespace: str, name: str) -> Iterator[bytes] | None:
         """Give the last hours' loads of one service for `tidemill-bench replay`; None if there are none."""
         key = Key(namespace, name)
         running = self._running.get(key)
-        return self._recordings.text(key, running.keeper.facts.scaling) if running is not None else None
+        return self._recordings.parts(key, running.keeper.facts.scaling) if running is not None else None
 
     def rows(self) -> Iterable[metrics.ServiceRow]:
         """Give what is exported as metrics."""

@@ -6,7 +6,7 @@ Refuses to know figures. No secret stands in them: who reaches the port may read
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -20,7 +20,7 @@ LeaderUrl = Callable[[], Awaitable[str | None]]
 PATH: Final = "/scaling/{namespace}/{name}"
 RECORDING_PATH: Final = f"{PATH}/recording"
 LINES_TYPE: Final = "application/x-ndjson"
-FORWARD_SECONDS: Final = 2.0
+FORWARD_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=2.0, sock_read=2.0)
 FORWARDED_HEADER: Final = "X-Tidemill-Forwarded"
 
 
@@ -30,8 +30,8 @@ class Known(Protocol):
     def document(self, namespace: str, name: str) -> Mapping[str, Any] | None:
         """Give the latest figures of one service as JSON."""
 
-    def recording(self, namespace: str, name: str) -> str | None:
-        """Give the loads of the last hours, a line of JSON each."""
+    def recording(self, namespace: str, name: str) -> Iterator[bytes] | None:
+        """Give the loads of the last hours, a line of JSON each, in parts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,32 +46,36 @@ _SOURCE: Final = web.AppKey("scaling_source", _Source)
 def add_scaling_routes(app: web.Application, known: Known, leader_url: LeaderUrl) -> None:
     """Serve what is known; `leader_url` gives the base URL of the operator that acts, None in that one."""
     app[_SOURCE] = _Source(known=known, leader_url=leader_url)
-    app.router.add_get(PATH, _figures)
-    app.router.add_get(RECORDING_PATH, _recording)
+    app.router.add_get(PATH, _figures, allow_head=False)
+    app.router.add_get(RECORDING_PATH, _recording, allow_head=False)
 
 
-async def _figures(request: web.Request) -> web.Response:
+async def _figures(request: web.Request) -> web.StreamResponse:
     document = request.app[_SOURCE].known.document(*_names(request))
     return web.json_response(dict(document)) if document is not None else await _elsewhere(request)
 
 
-async def _recording(request: web.Request) -> web.Response:
-    lines = request.app[_SOURCE].known.recording(*_names(request))
-    if lines is None:
+async def _recording(request: web.Request) -> web.StreamResponse:
+    parts = request.app[_SOURCE].known.recording(*_names(request))
+    if parts is None:
         return await _elsewhere(request)
-    return web.Response(text=lines, content_type=LINES_TYPE)
+    response = web.StreamResponse(headers={"Content-Type": LINES_TYPE})
+    await response.prepare(request)
+    for part in parts:
+        await response.write(part)
+    return response
 
 
 def _names(request: web.Request) -> tuple[str, str]:
     return request.match_info["namespace"], request.match_info["name"]
 
 
-async def _elsewhere(request: web.Request) -> web.Response:
+async def _elsewhere(request: web.Request) -> web.StreamResponse:
     """Ask the operator that acts, or say that nothing is known."""
     if FORWARDED_HEADER not in request.headers:
         url = await request.app[_SOURCE].leader_url()
         if url is not None:
-            return await _forward(f"{url}{request.rel_url.raw_path}")
+            return await _forward(request, f"{url}{request.rel_url.raw_path}")
     namespace, name = _names(request)
     message = (
         f"no figures of InferenceService {namespace}/{name}: it has no spec.scaling, or was not read yet"
@@ -79,17 +83,21 @@ async def _elsewhere(request: web.Request) -> web.Response:
     return web.json_response({"error": message}, status=404)
 
 
-async def _forward(url: str) -> web.Response:
-    """Give the answer of the operator that acts."""
-    timeout = aiohttp.ClientTimeout(total=FORWARD_SECONDS)
+async def _forward(request: web.Request, url: str) -> web.StreamResponse:
+    """Pass on the answer of the operator that acts, as it comes."""
+    response = None
     try:
         async with (
-            aiohttp.ClientSession(timeout=timeout) as session,
+            aiohttp.ClientSession(timeout=FORWARD_TIMEOUT) as session,
             session.get(url, headers={FORWARDED_HEADER: "1"}) as answer,
         ):
-            return web.Response(
-                body=await answer.read(), status=answer.status, content_type=answer.content_type
-            )
+            response = web.StreamResponse(status=answer.status, headers={"Content-Type": answer.content_type})
+            await response.prepare(request)
+            async for part in answer.content.iter_any():
+                await response.write(part)
+            return response
     except (TimeoutError, aiohttp.ClientError) as error:
         logger.warning("the operator that acts does not answer at %s: %s", url, error)
+        if response is not None:
+            raise  # half of an answer must not look like all of it
         return web.json_response({"error": "the operator that acts does not answer"}, status=503)
