@@ -117,7 +117,8 @@ def tiny(**model: object) -> Object:
 
 def make_volume(space: Namespace, claim: str, folder: Path) -> str:
     """Offer a folder of the node to one claim of the namespace, open to all users; give the volume's name."""
-    folder.chmod(0o777)
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o777 if path.is_dir() else 0o644)
     name = f"{space.name}-{claim}"
     spec = {
         "capacity": {"storage": "1Gi"},
