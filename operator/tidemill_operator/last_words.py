@@ -40,12 +40,13 @@ class LastWords:
         """Take in a pod as a watch shows it, each once; give the service that has news."""
         cut = cut_streams(pod)
         metadata = pod["metadata"]
-        if cut is None or metadata["uid"] in self._noted:
+        service = (metadata.get("labels") or {}).get(names.LABEL_SERVICE)
+        if cut is None or not service or metadata["uid"] in self._noted:
             return None
         self._noted[metadata["uid"]] = None
         while len(self._noted) > MAX_REMEMBERED:
             self._noted.popitem(last=False)
-        key = Key(metadata["namespace"], (metadata.get("labels") or {}).get(names.LABEL_SERVICE, ""))
+        key = Key(metadata["namespace"], service)
         self._untold[key].append(cut)
         return key
 

@@ -221,6 +221,9 @@ class Operator:
     async def _run(self, key: Key) -> Outcome | Again:
         if not self._elector.is_leader:
             raise OperatorError("this process does not hold the lease and must not act")
+        if not self._is_caught_up:
+            # An ending pod may ask for a run while its Deployment is not known yet.
+            return Again(seconds=RETRY_SECONDS)
         outcome = await self._reconciler.run(key)
         if outcome is Outcome.GONE:
             self._router.on_gone(key)

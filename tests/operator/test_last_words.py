@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from tidemill_operator import names
+from tidemill_operator import metrics, names
 from tidemill_operator.keys import Key
 from tidemill_operator.last_words import CutStreams, LastWords
+from tidemill_operator.leader import LeaderElector
+from tidemill_operator.queue import Again, Outcome
+from tidemill_operator.reconcile import Reconciler
+from tidemill_operator.runtime import Operator, Settings
 
 KEY = Key("prod", "chat")
 SAID = {"reason": "DrainTimeout", "message": "3 requests had not ended when the drain timeout was over"}
@@ -60,6 +65,7 @@ def test_services_hear_of_their_own_replicas_alone() -> None:
         ),
         pytest.param(ending(""), id="an engine that finished"),
         pytest.param(ending("panic"), id="other words"),
+        pytest.param(ending(labels={names.LABEL_SERVICE: ""}), id="a pod whose label names no service"),
         pytest.param(ending(["DrainTimeout"]), id="words of another form"),
         pytest.param(ending({"reason": "CoreDied", "message": "3 requests "}), id="another reason"),
         pytest.param(ending({"reason": "DrainTimeout", "message": "many"}), id="no number"),
@@ -67,5 +73,27 @@ def test_services_hear_of_their_own_replicas_alone() -> None:
 )
 def test_nothing_is_heard_of(pod: dict[str, Any]) -> None:
     words = LastWords()
-    words.note(pod)
+    assert words.note(pod) is None
     assert words.take(KEY) == ()
+
+
+async def test_no_run_begins_before_all_that_there_is_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pod that ends while the operator learns what there is must not have its service planned anew."""
+    monkeypatch.setattr(LeaderElector, "is_leader", True)
+    monkeypatch.setattr(metrics.FLEET, "rows", metrics.FLEET.rows)
+    runs: list[Key] = []
+    settings = Settings(engine_image="engine", operator_namespace="tidemill-system", identity="test")
+    operator = Operator(settings, Mock(), Mock())
+
+    async def run(_: Reconciler, key: Key) -> Outcome:
+        runs.append(key)
+        return Outcome.GONE
+
+    monkeypatch.setattr(Reconciler, "run", run)
+    operator._on_change("Pod", ending())
+    assert operator._queue.keys == {KEY}
+    assert isinstance(await operator._run(KEY), Again)
+    operator._is_caught_up = True
+    assert await operator._run(KEY) is Outcome.GONE
+    await operator._queue.close()
+    assert runs == [KEY]
