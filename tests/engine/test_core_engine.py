@@ -14,7 +14,7 @@ from tidemill_engine.messages import EngineRequest
 from tidemill_engine.runner.base import RunnerLost
 from tidemill_engine.runner.sim import SimRunner
 from tidemill_engine.scheduler.base import StepOutputs
-from tidemill_engine.step import StepResult, TokenMasks, int_array
+from tidemill_engine.step import SchedulerOutput, StepResult, TokenMasks, int_array
 
 NOTHING = StepOutputs(handles=np.empty(0, dtype=np.int64), token_ids=int_array(), special=[])
 
@@ -111,6 +111,25 @@ def test_a_step_that_fails_with_another_behind_it_is_the_end() -> None:
     runner.poison, runner.fails_in_sample = 4000, True
     with pytest.raises(RunnerLost, match="poisoned"):
         run(make_engine(runner), [make_request("poison", prompt=[4000, 300], max_tokens=4)])
+
+
+class BreakingRunner(SimRunner):
+    """A device on which a step fails, and after that nothing can be computed."""
+
+    num_launches = 0
+
+    def launch(self, output: SchedulerOutput) -> None:
+        self.num_launches += 1
+        if self.num_launches == 1:
+            raise RuntimeError("a kernel fails")
+        raise RunnerLost("the device has failed")
+
+
+def test_a_device_that_breaks_while_rows_are_tried_alone_is_the_end() -> None:
+    sim = make_sim_runner()
+    runner = BreakingRunner(sim._model, sim.info, num_rows=8, sleep=lambda _: None)
+    with pytest.raises(RunnerLost, match="the device has failed"):
+        run(make_engine(runner), [make_request("a"), make_request("b")])
 
 
 @pytest.mark.parametrize("fails_in_sample", [False, True])

@@ -158,6 +158,8 @@ class EngineCore:
             try:
                 self._runner.launch(single)
                 results.append(self._runner.sample(None))
+            except RunnerLost:
+                raise
             except Exception as error:
                 row = int(single.rows[0])
                 logger.exception("row %d fails alone, too", row)
