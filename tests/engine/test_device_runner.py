@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from device_runners import load_on_host
 from engine_builders import Harness, make_request, make_scheduler
 from tidemill_engine.config import CacheConfig, CoreConfig, ModelConfig, SchedulerConfig
 from tidemill_engine.messages import RequestOutput, TokenLogprobs
-from tidemill_engine.runner.base import ModelRunner
+from tidemill_engine.runner.base import ModelRunner, RunnerLost
+from tidemill_engine.runner.gpu.swap import BlockMover
 from tidemill_engine.runner.load import load_runner
 from tidemill_engine.scheduler.seams import Seams
 from tiny_models import prompts_of, save_model
@@ -141,6 +143,17 @@ def test_preempted_requests_get_the_same_tokens(
     assert found.scheduler.stats().num_preemptions > 0
     assert any(len(step.swap_in) for step in found.steps) == (way == "swap")
     assert_same(found, serve(cpu_runner, prompts, depth=1, max_tokens=14), 3)
+
+
+def test_a_copy_that_fails_is_the_end(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = load_on_host(directory, swap_bytes=1 << 20)
+
+    def refuse(*_arguments: object) -> torch.Tensor:
+        raise torch.OutOfMemoryError("no room to gather blocks")
+
+    monkeypatch.setattr(BlockMover, "_piece", refuse)
+    with pytest.raises(RunnerLost, match="no room to gather blocks"):
+        serve(runner, prompts_of(9, 10, 11), num_blocks=10, seams=Seams(costs=SwapAlways()), max_tokens=14)
 
 
 def test_a_found_prefix_changes_no_token(runner: ModelRunner, cpu_runner: ModelRunner) -> None:

@@ -115,7 +115,7 @@ class DeviceRunner:
         """Hand a step over: its copies, its computing, the choice of its tokens and their way back."""
         if len(output.mask_rows):
             raise NotImplementedError("grammar masks are not applied yet")
-        moved = self._mover.carry_out(output)
+        moved = self._moved(output)
         self._start_rows(output.new_rows)
         shape = StepShape.of(output)
         positions = shape.lengths - self._num_prompt_tokens[shape.sampled_rows]
@@ -164,6 +164,13 @@ class DeviceRunner:
             copy_seconds=moved.ended.seconds_since(moved.began) if moved is not None else 0.0,
             logprobs=_logprobs(step, is_valid),
         )
+
+    def _moved(self, output: SchedulerOutput) -> Moved | None:
+        """Do a step's copies. Nothing repeats them, so that without one blocks would hold something else."""
+        try:
+            return self._mover.carry_out(output)
+        except Exception as error:
+            raise RunnerLost(f"blocks could not be copied: {error}") from error
 
     def _start_rows(self, new_rows: Sequence[NewRow]) -> None:
         """Note what of new rows stays on the host."""
