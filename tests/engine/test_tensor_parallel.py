@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -10,9 +11,11 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 import device_rank
 from api_builders import parse_events, read_event
@@ -20,8 +23,13 @@ from core_process import CoreProcess
 from engine_builders import make_harness, make_request
 from engine_process import is_running, running_engine, until
 from tidemill_engine.config import CacheConfig, CoreConfig, DeviceConfig, ModelConfig, SchedulerConfig
+from tidemill_engine.ipc import FrameConnection, socket_pair
 from tidemill_engine.messages import CoreFailed, RequestOutput, Shutdown, TokenLogprobs
-from tidemill_engine.parallel.orders import decode_step, encode_step
+from tidemill_engine.models.sharding import Shard
+from tidemill_engine.parallel import ranks
+from tidemill_engine.parallel.group import join_group
+from tidemill_engine.parallel.membership import Membership
+from tidemill_engine.parallel.orders import RankFailed, decode_step, encode_step
 from tiny_models import prompts_of, save_model
 
 MARGIN = 1e-4
@@ -42,6 +50,48 @@ def test_a_step_crosses_to_another_rank_as_it_is() -> None:
 def test_only_arrays_of_the_contract_cross() -> None:
     with pytest.raises(NotImplementedError, match="ndarray"):
         encode_step(np.zeros(2))  # type: ignore[arg-type]
+
+
+class StubbornProcess:
+    """Does not end by itself; waiting for it takes the test's time, not ours."""
+
+    def __init__(self, clock: SimpleNamespace) -> None:
+        self._clock = clock
+        self.is_killed = False
+
+    def wait(self, timeout: float) -> int:
+        self._clock.now += timeout
+        raise subprocess.TimeoutExpired("rank", timeout)
+
+    def kill(self) -> None:
+        self.is_killed = True
+
+
+def test_ranks_that_hang_together_are_waited_for_as_long_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(ranks, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    processes, started, theirs = [StubbornProcess(clock) for _ in range(7)], [], []
+    for number, process in enumerate(processes, start=1):
+        ours, other = socket_pair()
+        theirs.append(other)
+        connection = FrameConnection(ours, RankFailed)
+        started.append(ranks._Rank(number=number, process=process, socket=ours, connection=connection))  # type: ignore[arg-type]
+    failures: list[RankFailed] = []
+    ranks.Ranks(started, socket.create_server(("127.0.0.1", 0)), failures.append).close()
+    for end in (*theirs, *(rank.socket for rank in started)):
+        end.close()
+    assert clock.now == ranks.EXIT_SECONDS
+    assert all(process.is_killed for process in processes)
+    assert not failures
+
+
+def test_the_socket_where_ranks_meet_stays_its_owners() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        place = Membership(shard=Shard(size=1), port=listener.getsockname()[1], listener_fd=listener.fileno())
+        assert join_group(place, torch.device("cpu")).total(3) == 3
+        torch.distributed.destroy_process_group()
+        gc.collect()
+        assert os.fstat(listener.fileno()).st_nlink == 1
 
 
 def greedy(uri: str, size: int, prompts: list[list[int]], num_tokens: int = 8) -> list[list[TokenLogprobs]]:
@@ -128,9 +178,9 @@ def test_ranks_on_the_kernels_for_gpus_choose_the_tokens_of_one(tmp_path: Path) 
     processes = [started(0, 1, 0), started(0, 2, port), started(1, 2, port)]
     answers = [process.communicate()[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0]
-    alone, *ranks = (json.loads(answer.splitlines()[-1]) for answer in answers)
+    alone, *others = (json.loads(answer.splitlines()[-1]) for answer in answers)
     assert [len(tokens) for tokens in alone] == [4, 4]
-    assert ranks == [alone, alone]
+    assert others == [alone, alone]
 
 
 @pytest.mark.slow

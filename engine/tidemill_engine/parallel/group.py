@@ -109,13 +109,15 @@ def join_group(membership: Membership | None, device: torch.device) -> RankGroup
     if not is_gpu:
         # Ranks are processes of one machine; gloo would look up the host's name for an address.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    listener_fd = membership.listener_fd
     store = dist.TCPStore(  # type: ignore[attr-defined]
         _LOOPBACK,
         membership.port,
         shard.size,
         is_master=shard.rank == 0,
         timeout=_START_TIMEOUT,
-        master_listen_fd=membership.listener_fd,
+        # The store closes what it is given; the listener stays its owner's.
+        master_listen_fd=None if listener_fd is None else os.dup(listener_fd),
     )
     dist.init_process_group(
         "nccl" if is_gpu else "gloo",

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -93,14 +94,15 @@ class Ranks:
         return not self._watcher.is_alive()
 
     def close(self) -> None:
-        """End all ranks: they see the end of their file; those that do not go are killed."""
+        """End all ranks: they see the end of their file; those that are there after a while are killed."""
         self._is_closing = True
         for rank in self._ranks:
             rank.socket.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        deadline = time.monotonic() + EXIT_SECONDS
         for rank in self._ranks:
             try:
-                rank.process.wait(EXIT_SECONDS)
+                rank.process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 logger.warning("rank %d did not end within %.0f s: killing it", rank.number, EXIT_SECONDS)
                 rank.process.kill()
