@@ -244,7 +244,6 @@ inline VF reciprocal(VF x) {
 }
 
 inline void prefetch_l2(const void* address) { __builtin_prefetch(address, 0, 2); }
-inline void prefetch_l1(const void* address) { __builtin_prefetch(address, 0, 3); }
 
 // One column vector of pairs, ready to be multiplied with a pair of the other side.
 struct Pairs {
