@@ -92,6 +92,14 @@ def test_decodes_that_share_their_first_blocks_get_what_each_would_alone(
     rig.check(loner, found[-1:])
 
 
+def test_of_equal_logits_the_first_is_best_whoever_computes_it(path: KernelPath) -> None:
+    shape = replace(SHAPE, vocab_size=3200)
+    row = np.random.default_rng(3).normal(size=SHAPE.hidden_size).astype(np.float32)
+    rig = Rig(shape, path, threads=3, stored={(Part.HEAD, -1): np.tile(row, (shape.vocab_size, 1))})
+    for start in range(40):  # each step also checks the best against all logits
+        rig.step((0, start, [5]))
+
+
 def test_a_row_that_is_not_a_number_spoils_no_other(path: KernelPath) -> None:
     rig = Rig(SHAPE, path)
     embedding = rig.weights.parts[Part.EMBEDDING, -1].copy()

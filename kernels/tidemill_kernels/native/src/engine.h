@@ -338,11 +338,12 @@ class Engine {
         VF most = load<VF>(row);
         for (int i = kLanes; i < kPanel; i += kLanes) most = larger(most, load<VF>(row + i));
         // Padding counts as zero here, so a larger value is only a hint; the columns themselves decide.
-        if (largest(most) <= best[first + r]) continue;
+        if (largest(most) < best[first + r]) continue;
         for (int64_t i = 0; i < columns; i++) {
-          if (row[i] <= best[first + r]) continue;
+          int32_t id = (int32_t)(panel * kPanel + i);  // panels come in any order
+          if (row[i] < best[first + r] || (row[i] == best[first + r] && id >= best_id[first + r])) continue;
           best[first + r] = row[i];
-          best_id[first + r] = (int32_t)(panel * kPanel + i);
+          best_id[first + r] = id;
         }
       }
     });
