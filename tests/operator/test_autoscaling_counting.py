@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from autoscaling_builders import START, Scenario, make_demand, make_load
+from tidemill_operator.autoscaling.counting import count
+from tidemill_operator.autoscaling.memory import Memory
 from tidemill_operator.autoscaling.model import FleetLoad, GatewayLoad
 
 RATE = 4.0
@@ -28,6 +30,22 @@ def test_what_arrived_while_a_gateway_was_silent_counts_over_all_that_time(silen
     assert [a.requests / a.seconds for a in arrivals] == pytest.approx([RATE] * len(arrivals))
     assert sum(a.seconds for a in arrivals) == pytest.approx(scenario.now - arrivals[0].at + 5.0)
     assert {d.replicas for d in scenario.decisions[-24:]} == {before.replicas} == {after.replicas}
+
+
+def test_a_last_word_that_is_still_believed_is_no_new_answer() -> None:
+    memory, rate = Memory(), 2.0
+    for second in range(0, 100, 5):
+        at = START + second
+        answered = at if not 40 <= second < 55 else START + 35
+        demands = [
+            make_demand(sampled_at=time, requests_total=rate * (time - START)) for time in (at, answered)
+        ]
+        gateways = tuple(
+            GatewayLoad(name=f"gateway-{n}", started=START, demand=demand) for n, demand in enumerate(demands)
+        )
+        memory = count(make_load(1, at=at, gateways=gateways), [], memory)
+    assert [a.requests / a.seconds for a in memory.arrivals] == pytest.approx([2 * rate] * 16)
+    assert sum(a.seconds for a in memory.arrivals) == 95.0
 
 
 def test_a_gateway_that_joins_begins_to_count_at_its_first_answer() -> None:

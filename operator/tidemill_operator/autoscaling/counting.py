@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tidemill_operator.autoscaling.memory import Arrivals, LatencyWindow, Memory, Tokens
 from tidemill_operator.autoscaling.model import EngineFigures, FleetLoad, Histogram, ReplicaLoad
@@ -25,45 +25,42 @@ SMOOTH_SECONDS = 45.0
 Reading = tuple[float, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Counted:
-    """What was read this time: the memory with it, and whether every gateway answered."""
-
-    memory: Memory
-    is_every_gateway_known: bool
-
-
-def count(load: FleetLoad, known: Iterable[ReplicaLoad], memory: Memory) -> Counted:
+def count(load: FleetLoad, known: Iterable[ReplicaLoad], memory: Memory) -> Memory:
     """Take in a load: `known` are the replicas whose figures are fresh."""
     elapsed = 0.0 if memory.at is None else max(0.0, load.at - memory.at)
     replicas = [(replica, replica.figures) for replica in known if replica.figures is not None]
-    is_complete = bool(load.gateways) and all(g.demand is not None for g in load.gateways)
+    have_answered = _have_answered(load, memory.arrivals_until)
     # Gateways are read all at one time or not at all, so that what they counted belongs to one interval.
     readings = {
         **{_engine_key(replica, figures): _engine_reading(figures) for replica, figures in replicas},
-        **(_gateway_readings(load) if is_complete else {}),
+        **(_gateway_readings(load) if have_answered else {}),
     }
     grown = {key: _growth(key, memory.counters.get(key), now) for key, now in readings.items()}
     engines = [(figures, grown[_engine_key(replica, figures)]) for replica, figures in replicas]
     gateways = [grown[key] for key in readings if key.startswith("gateway/")]
     first = [(figures.time_to_first_token, g) for figures, g in engines]
     fade = math.exp(-elapsed / LATENCY_FADE_SECONDS)
-    since_complete = 0.0 if memory.arrivals_until is None else load.at - memory.arrivals_until
-    return Counted(
-        memory=replace(
-            memory,
-            at=load.at,
-            counters=_kept(memory.counters, readings, load),
-            arrivals=_arrivals(memory.arrivals, gateways, load.at, since_complete),
-            arrivals_until=load.at if is_complete else memory.arrivals_until,
-            tokens=_tokens(memory.tokens, [g for _, g in engines], elapsed),
-            time_to_first_token=_window(memory.time_to_first_token, first, _TTFT, fade),
-            time_to_first_token_hour=_window(
-                memory.time_to_first_token_hour, first, _TTFT, math.exp(-elapsed / BUDGET_FADE_SECONDS)
-            ),
-            inter_token=_window(memory.inter_token, [(f.inter_token, g) for f, g in engines], _ITL, fade),
+    since_answers = 0.0 if memory.arrivals_until is None else load.at - memory.arrivals_until
+    return replace(
+        memory,
+        at=load.at,
+        counters=_kept(memory.counters, readings, load),
+        arrivals=_arrivals(memory.arrivals, gateways, load.at, since_answers),
+        arrivals_until=load.at if have_answered else memory.arrivals_until,
+        tokens=_tokens(memory.tokens, [g for _, g in engines], elapsed),
+        time_to_first_token=_window(memory.time_to_first_token, first, _TTFT, fade),
+        time_to_first_token_hour=_window(
+            memory.time_to_first_token_hour, first, _TTFT, math.exp(-elapsed / BUDGET_FADE_SECONDS)
         ),
-        is_every_gateway_known=is_complete,
+        inter_token=_window(memory.inter_token, [(f.inter_token, g) for f, g in engines], _ITL, fade),
+    )
+
+
+def _have_answered(load: FleetLoad, since: float | None) -> bool:
+    """Tell whether every gateway has answered since then; the last word of a silent one stays a while."""
+    demands = [gateway.demand for gateway in load.gateways]
+    return bool(demands) and all(
+        demand is not None and (since is None or demand.sampled_at > since) for demand in demands
     )
 
 

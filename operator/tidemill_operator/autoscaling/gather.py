@@ -26,7 +26,7 @@ def gather(
     elapsed = 0.0 if before.at is None else max(0.0, load.at - before.at)
     learned, memory = learn.with_new_pods(state.learned, before, view)
     known = [r for r in view.ready if fleet_view.is_fresh(r, load.at, policy.stale_after_seconds)]
-    memory = count(load, known, memory).memory
+    memory = count(load, known, memory)
     memory = _smoothed(memory, before, view, elapsed)
     startup = learned.startup_seconds or learn.DEFAULT_STARTUP_SECONDS
     rate = arrival_rate(memory.arrivals, load.at, startup + policy.interval_seconds)
