@@ -140,6 +140,17 @@ def test_an_invalid_spec_touches_nothing_and_says_so() -> None:
     assert plan.events[0].type == "Warning"
 
 
+def test_a_spec_that_is_invalid_besides_does_not_make_a_way_lead_here() -> None:
+    for reason, world in {
+        "APIKeysMissing": settled(keys_problem="the Secret does not exist: nobody is let in"),
+        "ServedNameConflict": settled(lost_claims=(LostClaim(what="chat", owner="a/b"),)),
+        "GatewayReady": settled(),
+    }.items():
+        plan = plan_for(world, {"model": {"uri": "ftp://a/b"}})
+        assert condition(plan, "RouteReady")[1] == reason
+        assert condition(plan, "Ready") == ("False", "InvalidSpec")
+
+
 def test_a_refused_write_shows_in_the_conditions() -> None:
     refusal = Refusal(what="PATCH /apis/apps/v1/deployments/chat", message="exceeded quota")
     plan = plan_for(make_observed(refusal=refusal))
