@@ -104,16 +104,14 @@ def _torch_logits(uri: str, tokens: list[int]) -> Logits:
 
     from tidemill_engine.models.llama import KVCache, LlamaModel, ModelInputs  # noqa: PLC0415
     from tidemill_kernels.paged_attention import make_plan  # noqa: PLC0415
-    from tidemill_kernels.paged_attention.plan import CacheLayout  # noqa: PLC0415
 
     model = LlamaModel.load(open_weights(find_model_path(_real_model(uri))), torch.float32, len(tokens))
     count, num_blocks = len(tokens), -(-len(tokens) // _BLOCK_SIZE)
-    layout = CacheLayout(block_size=_BLOCK_SIZE, num_kv_heads=model.config.num_kv_heads, dtype=torch.float32)
     inputs = ModelInputs(
         input_ids=torch.tensor(tokens),
         positions=torch.arange(count),
         slot_mapping=torch.arange(count),
-        attention=make_plan(torch.arange(num_blocks)[None], [count], [0, count], 0, layout),
+        attention=make_plan(np.arange(num_blocks)[None], [count], [0, count], _BLOCK_SIZE),
     )
     cache = KVCache.allocate(model.config, num_blocks, _BLOCK_SIZE, torch.float32)
     with torch.inference_mode():

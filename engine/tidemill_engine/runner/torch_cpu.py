@@ -28,7 +28,6 @@ from tidemill_engine.runner.memory import (
 )
 from tidemill_engine.runner.sampler import Sampled
 from tidemill_kernels.paged_attention import make_plan
-from tidemill_kernels.paged_attention.plan import CacheLayout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,12 +114,11 @@ def warm_up(model: LlamaModel, config: CoreConfig, threads: StepThreads) -> None
     num_tokens = min(num_tokens, model.config.max_model_len)
     num_blocks = -(-num_tokens // block_size)
     cache = KVCache.allocate(model.config, num_blocks, block_size, model.dtype)
-    tables = torch.arange(num_blocks).unsqueeze(0)
+    tables = np.arange(num_blocks)[None]
     for count in (num_tokens, 1):
         threads.use_for(count)
         positions = torch.arange(count)
-        layout = CacheLayout(block_size=block_size, num_kv_heads=model.config.num_kv_heads, dtype=model.dtype)
-        plan = make_plan(tables, [count], [0, count], int(count == 1), layout)
+        plan = make_plan(tables, [count], [0, count], block_size)
         inputs = ModelInputs(
             input_ids=torch.zeros(count, dtype=torch.int64),
             positions=positions,
@@ -142,9 +140,6 @@ class TorchCpuRunner(CpuRunner):
     def __init__(self, model: LlamaModel, info: RunnerInfo, *, num_rows: int, threads: StepThreads) -> None:
         self._model = model
         self._threads = threads
-        self._layout = CacheLayout(
-            block_size=info.block_size, num_kv_heads=model.config.num_kv_heads, dtype=model.dtype
-        )
         self._cache = KVCache.allocate(model.config, info.num_blocks + 1, info.block_size, model.dtype)
         self._swap = KVCache.allocate(model.config, info.num_swap_blocks, info.block_size, model.dtype)
         copies = BlockCopies(
@@ -178,13 +173,11 @@ class TorchCpuRunner(CpuRunner):
     def _inputs(self, batch: Batch) -> ModelInputs:
         """Turn a batch's arrays into tensors and plan its attention."""
         max_blocks = -(-int(batch.seq_lens.max()) // batch.block_size)
-        tables = torch.from_numpy(batch.block_table[batch.row_index, :max_blocks].astype(np.int64))
         plan = make_plan(
-            tables,
+            batch.block_table[batch.row_index, :max_blocks],
             batch.seq_lens.tolist(),
             batch.query_start_loc.tolist(),
-            batch.num_decodes,
-            self._layout,
+            batch.block_size,
         )
         return ModelInputs(
             input_ids=torch.from_numpy(batch.input_ids),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tidemill_kernels.paged_attention.cpu import attend_chunk, attend_decodes
+from tidemill_kernels.paged_attention.cpu import attend_span
 from tidemill_kernels.paged_attention.plan import AttentionPlan, make_plan
 from tidemill_kernels.paged_attention.reference import paged_attention_reference
 
@@ -31,9 +31,7 @@ def paged_attention(
     if query.shape[1] % key_cache.shape[2]:
         raise ValueError(f"{query.shape[1]} query heads over {key_cache.shape[2]} key/value heads")
     out = torch.empty_like(query)
-    for group in plan.decode_groups:
-        out[group.tokens] = attend_decodes(query[group.tokens], key_cache, value_cache, group)
-    for chunk in plan.chunks:
-        span = slice(chunk.start, chunk.end)
-        out[span] = attend_chunk(query[span], key_cache, value_cache, chunk)
+    for span in plan.spans:
+        tokens = slice(span.start, span.end)
+        out[tokens] = attend_span(query[tokens], key_cache, value_cache, span)
     return out

@@ -1,139 +1,121 @@
-"""What every layer of a step needs to find its keys and values: indices and masks, built once per step.
+"""Where each sequence of a step has its keys and values: stretches of slots, found once per step.
 
-Knows block tables and lengths; does not touch keys or values. Sequences that decode are batched in groups
-of similar length, so that padding at most doubles the work.
+Knows block tables and lengths; does not touch keys or values. Neighbouring blocks are one stretch, read in
+place; a copy is made only of what lies scattered in shorter ones.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
-_MIN_SHARE_OF_LONGEST = 0.5
+MIN_VIEW_TOKENS = 64
+"""Stretches shorter than this are not worth a call each: neighbours of that kind are copied together."""
+
+Blocks = npt.NDArray[np.integer]
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecodeGroup:
-    """Sequences with one new token each, padded to one length.
+class Stretch:
+    """Consecutive positions of a sequence: `slots`, one range of the cache or an index `[length]` int64.
 
-    tokens: `[n]` int64, places in the flat batch; gather: `[n * num_kv_heads * length]` int64, rows of the
-    cache seen as `[num_slots * num_kv_heads, head_dim]`, sequence by sequence, head by head; bias: `[n *
-    num_kv_heads, 1, length]`, 0 or -inf, in the dtype of the query.
+    Queries before `first_query` (counted from the sequence's first in this step) do not see it. `is_causal`:
+    query `first_query + i` sees the first `i + 1` positions; otherwise all see all.
     """
 
-    tokens: torch.Tensor
-    gather: torch.Tensor
-    bias: torch.Tensor
-    length: int
+    slots: slice | torch.Tensor
+    first_query: int = 0
+    is_causal: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chunk:
-    """Tokens `start .. end` of the flat batch, the newest of a sequence of `length` tokens.
-
-    gather: `[num_kv_heads * length]` int64 as in `DecodeGroup`; mask: `[end - start, length]` bool, True =
-    visible, or None where the chunk is the whole sequence and plain causality holds.
-    """
+class Span:
+    """Tokens `start .. end` of the flat batch, the newest of one sequence, and what they see, in order."""
 
     start: int
     end: int
-    gather: torch.Tensor
-    mask: torch.Tensor | None
-    length: int
+    stretches: tuple[Stretch, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionPlan:
-    """All tokens of one step: those that decode in groups, the others chunk by chunk."""
+    """All tokens of one step, sequence by sequence."""
 
-    decode_groups: tuple[DecodeGroup, ...]
-    chunks: tuple[Chunk, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class CacheLayout:
-    """The shape of one layer's cache, and the dtype of queries."""
-
-    block_size: int
-    num_kv_heads: int
-    dtype: torch.dtype
+    spans: tuple[Span, ...]
 
 
 def make_plan(
-    block_table: torch.Tensor,
-    seq_lens: list[int],
-    query_start_loc: list[int],
-    num_decodes: int,
-    layout: CacheLayout,
+    block_table: Blocks, seq_lens: list[int], query_start_loc: list[int], block_size: int
 ) -> AttentionPlan:
     """Lay out one step.
 
-    block_table: `[num_seqs, max_blocks]` int64; seq_lens: `[num_seqs]`, this step's tokens included;
-    query_start_loc: `[num_seqs + 1]` into the flat batch; the first `num_decodes` sequences have one token
-    each.
+    block_table: `[num_seqs, max_blocks]`; seq_lens: `[num_seqs]`, this step's tokens included;
+    query_start_loc: `[num_seqs + 1]` into the flat batch.
     """
-    groups = [
-        _decode_group(block_table, seq_lens, members, layout)
-        for members in _by_length(seq_lens[:num_decodes])
-    ]
-    chunks = [
-        _chunk(
-            block_table[index], seq_lens[index], (query_start_loc[index], query_start_loc[index + 1]), layout
+    spans = []
+    for index, length in enumerate(seq_lens):
+        start, end = query_start_loc[index], query_start_loc[index + 1]
+        blocks = block_table[index, : -(-length // block_size)].astype(np.int64)
+        spans.append(
+            Span(start=start, end=end, stretches=_stretches(blocks, length, end - start, block_size))
         )
-        for index in range(num_decodes, len(seq_lens))
-    ]
-    return AttentionPlan(decode_groups=tuple(groups), chunks=tuple(chunks))
+    return AttentionPlan(spans=tuple(spans))
 
 
-def _by_length(lengths: list[int]) -> list[list[int]]:
-    """Split sequences into groups whose shortest is at least half as long as their longest."""
-    groups: list[list[int]] = []
-    longest = 0
-    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
-        if not groups or lengths[index] < _MIN_SHARE_OF_LONGEST * longest:
-            groups.append([])
-            longest = lengths[index]
-        groups[-1].append(index)
-    return [sorted(group) for group in groups]
+def _stretches(blocks: Blocks, length: int, num_queries: int, block_size: int) -> tuple[Stretch, ...]:
+    """Divide a sequence: what all its queries see, and from the first of several queries on what some do."""
+    first = length - num_queries if num_queries > 1 else length
+    runs = _runs(blocks, length, block_size)
+    stretches = [Stretch(slots=_slots(group)) for group in _grouped(_between(runs, 0, first))]
+    position = first
+    for group in _grouped(_between(runs, first, length)):
+        stretches.append(Stretch(slots=_slots(group), first_query=position - first, is_causal=True))
+        position += sum(len(run) for run in group)
+    return tuple(stretches)
 
 
-def _decode_group(
-    block_table: torch.Tensor, seq_lens: list[int], members: list[int], layout: CacheLayout
-) -> DecodeGroup:
-    """Lay out sequences that decode together."""
-    lengths = torch.tensor([seq_lens[index] for index in members])
-    longest = int(lengths.max())
-    positions = torch.arange(longest)
-    slots = _slots(block_table[members], positions, layout.block_size)
-    is_hidden = positions >= lengths[:, None]
-    bias = torch.zeros(is_hidden.shape, dtype=layout.dtype).masked_fill_(is_hidden, float("-inf"))
-    return DecodeGroup(
-        tokens=torch.tensor(members),
-        gather=_per_head(slots.masked_fill_(is_hidden, 0), layout.num_kv_heads),
-        bias=bias.repeat_interleave(layout.num_kv_heads, dim=0).unsqueeze(1),
-        length=longest,
-    )
+def _runs(blocks: Blocks, length: int, block_size: int) -> list[range]:
+    """Return the slots of a sequence's positions, as few ranges as there are groups of neighbours."""
+    edges = np.flatnonzero(np.diff(blocks) != 1) + 1
+    starts = [0, *edges.tolist(), len(blocks)]
+    runs = []
+    for begin, end in pairwise(starts):
+        slot = int(blocks[begin]) * block_size
+        runs.append(range(slot, slot + min(end * block_size, length) - begin * block_size))
+    return runs
 
 
-def _chunk(block_table: torch.Tensor, length: int, span: tuple[int, int], layout: CacheLayout) -> Chunk:
-    """Lay out the newest tokens of one sequence."""
-    start, end = span
-    count = end - start
-    positions = torch.arange(length)
-    slots = _slots(block_table[None], positions, layout.block_size)
-    mask = None
-    if count < length:
-        mask = positions <= torch.arange(length - count, length)[:, None]
-    return Chunk(start=start, end=end, gather=_per_head(slots, layout.num_kv_heads), mask=mask, length=length)
+def _between(runs: list[range], first: int, last: int) -> list[range]:
+    """Return the parts of the ranges that hold positions `first .. last`."""
+    parts, position = [], 0
+    for run in runs:
+        part = run[max(first - position, 0) : max(last - position, 0)]
+        position += len(run)
+        if part:
+            parts.append(part)
+    return parts
 
 
-def _slots(block_table: torch.Tensor, positions: torch.Tensor, block_size: int) -> torch.Tensor:
-    """Return the slot of each position of each sequence: `[num_seqs, num_positions]`."""
-    return block_table[:, positions // block_size] * block_size + positions % block_size
+def _grouped(runs: list[range]) -> list[list[range]]:
+    """Put short ranges that follow one another together; a long one stays alone."""
+    groups: list[list[range]] = []
+    was_short = False
+    for run in runs:
+        is_short = len(run) < MIN_VIEW_TOKENS
+        if is_short and was_short:
+            groups[-1].append(run)
+        else:
+            groups.append([run])
+        was_short = is_short
+    return groups
 
 
-def _per_head(slots: torch.Tensor, num_kv_heads: int) -> torch.Tensor:
-    """Return rows of the cache seen as `[num_slots * num_kv_heads, head_dim]`, head by head, flat."""
-    heads = torch.arange(num_kv_heads)
-    return (slots[:, None, :] * num_kv_heads + heads[None, :, None]).reshape(-1)
+def _slots(group: list[range]) -> slice | torch.Tensor:
+    """Return a range as it is, several as an index."""
+    if len(group) == 1:
+        return slice(group[0].start, group[0].stop)
+    return torch.from_numpy(np.concatenate([np.arange(run.start, run.stop) for run in group]))
