@@ -231,6 +231,44 @@ async def test_a_pod_that_only_bears_the_labels_has_no_vote(stage: Stage) -> Non
     assert stage.replicas == 1
 
 
+def with_a_pod(api: FakeApi, namespace: str, name: str) -> Object:
+    """Store a service with one replica, which is called after both its names."""
+    uid = f"uid-of-{namespace}-{name}"
+    service = owner = api.store(make_service(AUTO, name=name, namespace=namespace, uid=uid))
+    for kind in ("Deployment", "ReplicaSet", "Pod"):
+        metadata = {
+            "namespace": namespace,
+            "name": f"{namespace}-{name}",
+            "labels": {names.LABEL_SERVICE: name, names.LABEL_REVISION: "r"},
+            "ownerReferences": [{"uid": owner["metadata"]["uid"], "controller": True}],
+        }
+        ready = {"phase": "Running", "podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]}
+        spec = {"replicas": 1, "nodeName": "n"}
+        owner = api.store({"kind": kind, "metadata": metadata, "spec": spec, "status": ready})
+    return service
+
+
+async def test_services_beside_each_other_and_of_one_name_are_each_scaled_by_their_own_pods() -> None:
+    clock, api = FakeClock(), FakeApi()
+    waiting = {("prod", "chat"): 1, ("prod", "other"): 40, ("stage", "chat"): 700}
+    fleet = FakeFleet(clock=clock, waiting={"-".join(key): count for key, count in waiting.items()})
+    autoscaler = Autoscaler(
+        scraper=cast("Scraper", fleet), decide=desired_replicas, ask_reconcile=lambda _: None, clock=clock
+    )
+    services = [with_a_pod(api, *key) for key in waiting]
+    seen = make_reconciler(api).cluster
+    for service in services:
+        autoscaler.look(service, await seen.observe(service))
+    await clock.advance(10)
+    documents = {key: autoscaler.document(*key) or {} for key in waiting}
+    await autoscaler.close()
+    assert {key: document["readyReplicas"] for key, document in documents.items()} == dict.fromkeys(
+        waiting, 1
+    )
+    assert {key: document["queueLength"] for key, document in documents.items()} == waiting
+    assert documents["prod", "chat"]["desiredReplicas"] == 1 < documents["prod", "other"]["desiredReplicas"]
+
+
 async def test_an_operator_killed_in_mid_cooldown_waits_as_long_as_it_would_have(stage: Stage) -> None:
     await stage.reconcile()
     stage.fleet.usual_waiting = 10
