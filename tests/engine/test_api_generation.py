@@ -267,6 +267,8 @@ async def test_more_requests_than_the_queue_holds_are_refused_with_retry_after()
             assert response.status == 429
             assert int(response.headers["Retry-After"]) >= 1
             assert (await response.json())["error"]["code"] == "overloaded"
+        # A pod that is not ready is the first that Kubernetes deletes: the busiest must stay ready.
+        assert (await api.get("/health/ready"))[0] == 200
         for request in api.core.requests:
             await api.core.send(
                 RequestOutput(request_id=request.request_id, token_ids=tokens_of("a"), finish_reason="stop")
