@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from tidemill_operator.autoscaling.recurrence import Bursts
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Arrivals:
-    """Requests that reached the gateways in one interval, which ended `at`."""
+    """Requests that reached the gateways in one interval, which ended `at`; half an hour of them is kept."""
 
     at: float
     seconds: float
