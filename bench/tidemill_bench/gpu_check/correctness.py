@@ -90,7 +90,7 @@ def _attention(place: Place, dtype: torch.dtype) -> Iterator[tuple[str, Compare]
 
     def compare(sequences: list[tuple[int, int]], options: AttentionOptions) -> Compare:
         case = PagedCase.make(sequences, heads, dtype, place.torch_device)
-        return lambda: (case.attend(gpu, options), case.dense(options))
+        return lambda: (case.attending(gpu, options)(), case.dense(options))
 
     yield "attention, mixed step", compare(mixed, plain)
     yield "attention, decode over parts", compare(decodes, plain)
@@ -120,7 +120,7 @@ def _narrow(
     options = AttentionOptions(
         scale=1 / math.sqrt(heads.head_dim), key_scale=scales[0], value_scale=scales[1]
     )
-    found = case.attend(place.device.gpu, options, (narrow[0], narrow[1]))
+    found = case.attending(place.device.gpu, options, (narrow[0], narrow[1]))()
     return found, case.dense(options)
 
 

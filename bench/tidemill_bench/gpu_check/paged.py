@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -51,13 +52,13 @@ class PagedCase:
             seq_lens=lengths.int().to(device),
         )
 
-    def attend(
+    def attending(
         self,
         gpu: Gpu,
         options: AttentionOptions,
         caches: tuple[torch.Tensor, torch.Tensor] | None = None,
-    ) -> torch.Tensor:
-        """Attend by our kernel."""
+    ) -> Callable[[], torch.Tensor]:
+        """Lay attention by our kernel out, and return what computes it without waiting for the host."""
         device = self.query.device
         launch = plan_attention(
             [new for _, new in self.sequences],
@@ -72,7 +73,7 @@ class PagedCase:
             tile_sequences=torch.from_numpy(launch.tile_sequences).to(device),
             tile_starts=torch.from_numpy(launch.tile_starts).to(device),
         )
-        return paged_attention(self.query, caches or self.caches, batch, launch, options)
+        return partial(paged_attention, self.query, caches or self.caches, batch, launch, options)
 
     def gathered(self, index: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return one sequence's queries `[new, heads, dim]` and keys and values `[length, kv heads, dim]`."""

@@ -13,7 +13,8 @@ from tidemill_engine.runner.gpu.device import CudaDevice, Device, HostDevice
 
 _COPY_BYTES = 1 << 32
 _PRODUCT_SIZE = 8192
-_FLUSH_BYTES = 1 << 28
+_FLUSH_BYTES = 1 << 30
+"""More than any cache holds, and so many that the host has launched the work before they are written."""
 _REPEATS = 20
 
 

@@ -101,7 +101,7 @@ def _timed_attention(
 ) -> Timed:
     """Time our attention, and SDPA over the same numbers side by side: `[n, heads, tokens, dim]`."""
     options = AttentionOptions(scale=1 / math.sqrt(case.heads.head_dim))
-    ours = place.seconds(lambda: case.attend(place.device.gpu, options))
+    ours = place.seconds(case.attending(place.device.gpu, options))
     parts = [case.gathered(index) for index in range(len(case.sequences))]
     query, keys, values = (
         torch.stack([part[kind] for part in parts]).transpose(1, 2).contiguous() for kind in range(3)
