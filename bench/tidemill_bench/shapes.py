@@ -5,7 +5,6 @@ Pure: values and arithmetic. The same seed gives the same requests.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -88,13 +87,6 @@ def draw_requests(shape: LengthShape, count: int, *, rate: float | None, seed: i
         )
         for arrival, prompt, output in zip(arrivals, prompts, outputs, strict=True)
     ]
-
-
-def with_slo(
-    requests: Sequence[SimRequest], ttft_seconds: float, itl_seconds: float | None = None
-) -> list[SimRequest]:
-    """Return the same requests under an SLO."""
-    return [replace(r, slo_ttft_seconds=ttft_seconds, slo_itl_seconds=itl_seconds) for r in requests]
 
 
 def _draw(rng: np.random.Generator, bounds: tuple[int, int], count: int, *, is_log: bool) -> list[int]:

@@ -37,8 +37,8 @@ def _plain(factory: Callable[..., FleetPolicy], *knobs: object) -> FleetPolicy:
     return factory(*knobs[:-1])
 
 
-def _tidemill(settings: FleetSettings, percentile: int = 95) -> FleetPolicy:
-    return Tidemill(policy_for(settings, percentile))
+def _tidemill(settings: FleetSettings) -> FleetPolicy:
+    return Tidemill(policy_for(settings))
 
 
 def _token_aware(backlog: float, kv: float, pace: Pace, settings: FleetSettings) -> FleetPolicy:
@@ -59,13 +59,6 @@ def _load_planner(share: float, sensitivity: float, settings: FleetSettings) -> 
 def ours() -> Candidate:
     """Return what ships."""
     return Candidate(policy=OURS, knobs="as shipped", make=_tidemill)
-
-
-def ours_by_percentile() -> list[Candidate]:
-    """Return ours with other percentiles in the SLO: its users' knob, for the plot only."""
-    return [
-        Candidate(policy=OURS, knobs=f"P{p}", make=partial(_tidemill, percentile=p)) for p in (80, 90, 99)
-    ]
 
 
 def peers() -> list[Candidate]:
