@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import resource
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -98,6 +100,30 @@ def test_of_equal_logits_the_first_is_best_whoever_computes_it(path: KernelPath)
     rig = Rig(shape, path, threads=3, stored={(Part.HEAD, -1): np.tile(row, (shape.vocab_size, 1))})
     for start in range(40):  # each step also checks the best against all logits
         rig.step((0, start, [5]))
+
+
+def test_after_a_step_too_large_for_memory_others_are_right(path: KernelPath) -> None:
+    rig, count = Rig(SHAPE, path), 8 << 20
+    nothing = np.zeros(count, dtype=np.int32)
+    huge = StepArrays(
+        token_ids=nothing,
+        positions=nothing,
+        starts=np.array([0, count], dtype=np.int32),
+        lengths=np.array([count], dtype=np.int32),
+        row_index=nothing[:1],
+        block_table=rig.block_table,
+        logit_tokens=nothing[:1],
+    )
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30), before[1]))
+    try:
+        with pytest.raises(MemoryError, match="buffers do not fit"):
+            rig.engine.step(huge, nothing.view(np.uint64), nothing.view(np.uint64), wants_logits=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+    tokens = tokens_of(9)
+    rig.check(tokens, rig.step((3, 0, tokens)))
 
 
 def test_a_row_that_is_not_a_number_spoils_no_other(path: KernelPath) -> None:

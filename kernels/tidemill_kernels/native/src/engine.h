@@ -114,7 +114,7 @@ class Engine {
   void reserve_rows(int64_t count) {
     int64_t rows = round_up(count, 32) + 32, widest = std::max({model.hidden_stride(), attended_stride(), gated_stride()});
     if (rows <= rows_) return;
-    rows_ = rows;
+    rows_ = 0;  // where memory is refused half-way, some are gone
     hidden_.reserve(rows * model.hidden_stride());
     normed_.reserve(rows * model.hidden_stride());
     qkv_.reserve(rows * qkv_stride());
@@ -123,6 +123,7 @@ class Engine {
     narrow_.reserve(rows * widest);
     narrow_scales_.reserve(rows);
     group_sums_.reserve(rows * widest / kGroup);
+    rows_ = rows;
   }
 
   void reserve(const Step& step) {
