@@ -67,6 +67,25 @@ def test_a_cpu_with_a_broken_driver_computes_itself(
     assert "the CPU computes" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("model", "device", "message"),
+    [
+        ({}, {"attention_backend": "flash-attn"}, "flash-attn computes on a GPU"),
+        ({}, {"attention_backend": "flashinfer"}, "flashinfer computes on a GPU"),
+        ({"kernels": "avx2"}, {"tensor_parallel_size": 3}, "avx2 do not divide a model"),
+    ],
+)
+def test_what_a_cpu_would_not_do_as_asked_is_refused(
+    model: dict[str, Any], device: dict[str, Any], message: str
+) -> None:
+    config = CoreConfig(
+        model=ModelConfig(uri="builtin://smollm2-135m", **model), device=DeviceConfig(name="cpu", **device)
+    )
+    with pytest.raises(ModelLoadError, match=message) as caught:
+        load_runner(config, lambda _read, _total: None)
+    assert caught.value.reason == "InvalidConfig"
+
+
 def test_without_torch_a_real_model_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "tidemill_engine.runner.torch_cpu", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)

@@ -16,12 +16,14 @@ from tidemill_engine.runner import machine
 from tidemill_engine.runner.sim import load_sim_runner
 
 if TYPE_CHECKING:
-    from tidemill_engine.config import CoreConfig
+    from tidemill_engine.config import AttentionBackendName, CoreConfig
     from tidemill_engine.model_uri import BuiltinModel, FileModel
     from tidemill_engine.parallel.membership import Membership
     from tidemill_engine.runner.base import ModelRunner, ReportProgress
 
 logger = logging.getLogger(__name__)
+
+GPU_LIBRARIES: tuple[AttentionBackendName, ...] = ("flash-attn", "flashinfer")
 
 
 def load_runner(
@@ -63,6 +65,7 @@ def _load_real_model(
 
         if has_gpu(config):
             return load_cuda_runner(open_weights(find_model_path(model)), config, report, membership)
+    _refuse_what_a_cpu_ignores(config)
     from tidemill_engine.runner.native_cpu import find_kernels, load_native_runner  # noqa: PLC0415 - numpy only
 
     library = find_kernels(config) if membership is None else None
@@ -77,6 +80,19 @@ def _load_real_model(
     from tidemill_engine.runner.torch_cpu import load_torch_cpu_runner  # noqa: PLC0415 - heavy, and optional
 
     return load_torch_cpu_runner(model, config, report, membership)
+
+
+def _refuse_what_a_cpu_ignores(config: CoreConfig) -> None:
+    """Raise where something was asked for by name that computing on this CPU would not do."""
+    backend, kernels = config.device.attention_backend, config.model.kernels
+    if backend in GPU_LIBRARIES:
+        raise ModelLoadError(
+            f"--attention-backend {backend} computes on a GPU, and the CPU was chosen", reason="InvalidConfig"
+        )
+    if config.device.tensor_parallel_size > 1 and kernels not in {"auto", "torch"}:
+        raise ModelLoadError(
+            f"--cpu-kernels {kernels} do not divide a model among ranks", reason="InvalidConfig"
+        )
 
 
 def may_have_gpu(config: CoreConfig) -> bool:
