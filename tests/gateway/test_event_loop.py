@@ -3,12 +3,15 @@
 import asyncio
 import gc
 import importlib
+import os
+import signal
 import sys
 from collections.abc import Iterator
 
 import pytest
 
-from tidemill_gateway import event_loop
+from gateway.test_process import config
+from tidemill_gateway import event_loop, process
 
 
 @pytest.fixture(autouse=True)
@@ -51,3 +54,32 @@ def test_streams_pass_unbuffered_and_end_with_their_client_on_uvloop_too(name: s
     pytest.importorskip("uvloop")
     of_the_proxy = importlib.import_module("gateway.test_proxy")
     event_loop.run(getattr(of_the_proxy, name)())
+
+
+def test_the_end_is_as_graceful_on_uvloop_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("uvloop")
+    of_the_process = importlib.import_module("gateway.test_process")
+    event_loop.run(of_the_process.test_at_the_end_readiness_fails_first_and_streams_finish(monkeypatch))
+    event_loop.run(of_the_process.test_streams_that_do_not_finish_in_time_are_cut())
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_begins_the_end_on_uvloop_too(
+    signum: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("uvloop")
+
+    class Api:
+        async def close(self) -> None:
+            pass
+
+    async def connect() -> Api:
+        return Api()
+
+    async def serve(_config: object, _api: object, stopping: asyncio.Event) -> None:
+        os.kill(os.getpid(), signum)
+        await asyncio.wait_for(stopping.wait(), 30)
+
+    monkeypatch.setattr(process, "connect", connect)
+    monkeypatch.setattr(process, "serve", serve)
+    assert event_loop.run(process.run(config())) == 0
