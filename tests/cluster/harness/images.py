@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,6 +38,8 @@ _SOURCES = (
     "gateway",
     "bench",
 )
+# Longer than a whole run of the tests takes.
+_IN_USE_SECONDS = 3 * 3600
 _CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 
 
@@ -78,6 +81,7 @@ def ensure_images(names: Iterable[str]) -> tuple[StoredImage, ...]:
         for target in targets:
             if layout.find(f"{target.name}-{key}") is None:
                 _build(target, key)
+            layout.note_use(f"{target.name}-{key}")
         _forget_older(key, targets)
     return tuple(_stored(target, key) for target in targets)
 
@@ -115,18 +119,26 @@ def _source_files() -> Iterator[Path]:
 
 
 def _forget_older(key: str, targets: list[Target]) -> None:
-    """Drop what other sources built for these targets, so that the cache does not grow."""
+    """Drop what other sources built for these targets, so that the cache does not grow.
+
+    What was used in the last hours stays: the tests of another tree may be running with it.
+    """
+    layout, before = oci_layout(), time.time() - _IN_USE_SECONDS
     built = tuple(f"{target.name}-" for target in targets)
     names = [
-        e.get("annotations", {}).get("org.opencontainers.image.ref.name", "")
-        for e in oci_layout().descriptors()
+        e.get("annotations", {}).get("org.opencontainers.image.ref.name", "") for e in layout.descriptors()
     ]
     stale = [
-        n for n in names if n.startswith(built) and not n.endswith(key) and not _is_longer_name(n, targets)
+        n
+        for n in names
+        if n.startswith(built)
+        and not n.endswith(key)
+        and not _is_longer_name(n, targets)
+        and layout.last_use(n) < before
     ]
     if stale:
         buildah.forget_unused()
-        oci_layout().keep_only(name for name in names if name not in stale)
+        layout.keep_only(name for name in names if name not in stale)
 
 
 def _is_longer_name(name: str, targets: list[Target]) -> bool:

@@ -24,6 +24,7 @@ _CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
 _LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar"
 _NAME = "org.opencontainers.image.ref.name"
 _CONTAINERD_NAME = "io.containerd.image.name"
+_USED = "used"  # a folder with an empty file for each image, whose time is that of its last use
 _LAYOUT_FILE = json.dumps({"imageLayoutVersion": "1.0.0"}).encode()
 
 
@@ -57,6 +58,16 @@ class OciLayout:
                 return str(entry["digest"])
         return None
 
+    def note_use(self, name: str) -> None:
+        """Remember that the image with this name is used now."""
+        (self.path / _USED).mkdir(parents=True, exist_ok=True)
+        (self.path / _USED / name).touch()
+
+    def last_use(self, name: str) -> float:
+        """Return when the image with this name was last used, in seconds since the epoch; 0 for never."""
+        note = self.path / _USED / name
+        return note.stat().st_mtime if note.exists() else 0.0
+
     def blob(self, digest: str) -> Path:
         """Return the path of a blob."""
         algorithm, _, value = digest.partition(":")
@@ -79,6 +90,9 @@ class OciLayout:
         for path in (self.path / "blobs" / "sha256").glob("*"):
             if f"sha256:{path.name}" not in needed:
                 path.unlink()
+        for note in (self.path / _USED).glob("*"):
+            if note.name not in wanted:
+                note.unlink()
 
     def write_single_file_image(self, name: str, program: Path, user: str) -> str:
         """Write an image whose only file is a static program, and return its digest."""
