@@ -48,6 +48,16 @@ def test_a_last_word_that_is_still_believed_is_no_new_answer() -> None:
     assert sum(a.seconds for a in memory.arrivals) == 95.0
 
 
+def test_arrivals_are_counted_on_when_the_clock_was_set_back() -> None:
+    memory, rate = Memory(), 2.0
+    for number in range(40):
+        at = START + 5 * number - (600 if number >= 20 else 0)
+        demand = make_demand(sampled_at=at, requests_total=5 * rate * number)
+        gateways = (GatewayLoad(name="gateway", started=START, demand=demand),)
+        memory = count(make_load(1, at=at, gateways=gateways), [], memory)
+    assert [a.requests / a.seconds for a in memory.arrivals] == pytest.approx([rate] * 38)
+
+
 def test_a_gateway_that_joins_begins_to_count_at_its_first_answer() -> None:
     scenario = Scenario()
     scenario.run(load_with(False), 600, rate=RATE)

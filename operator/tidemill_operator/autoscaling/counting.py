@@ -29,7 +29,10 @@ def count(load: FleetLoad, known: Iterable[ReplicaLoad], memory: Memory) -> Memo
     """Take in a load: `known` are the replicas whose figures are fresh."""
     elapsed = 0.0 if memory.at is None else max(0.0, load.at - memory.at)
     replicas = [(replica, replica.figures) for replica in known if replica.figures is not None]
-    have_answered = _have_answered(load, memory.arrivals_until)
+    since = memory.arrivals_until
+    if since is not None and since > load.at:
+        since = None  # the clock was set back
+    have_answered = _have_answered(load, since)
     # Gateways are read all at one time or not at all, so that what they counted belongs to one interval.
     readings = {
         **{_engine_key(replica, figures): _engine_reading(figures) for replica, figures in replicas},
@@ -40,13 +43,12 @@ def count(load: FleetLoad, known: Iterable[ReplicaLoad], memory: Memory) -> Memo
     gateways = [grown[key] for key in readings if key.startswith("gateway/")]
     first = [(figures.time_to_first_token, g) for figures, g in engines]
     fade = math.exp(-elapsed / LATENCY_FADE_SECONDS)
-    since_answers = 0.0 if memory.arrivals_until is None else load.at - memory.arrivals_until
     return replace(
         memory,
         at=load.at,
         counters=_kept(memory.counters, readings, load),
-        arrivals=_arrivals(memory.arrivals, gateways, load.at, since_answers),
-        arrivals_until=load.at if have_answered else memory.arrivals_until,
+        arrivals=_arrivals(memory.arrivals, gateways, load.at, since),
+        arrivals_until=load.at if have_answered else since,
         tokens=_tokens(memory.tokens, [g for _, g in engines], elapsed),
         time_to_first_token=_window(memory.time_to_first_token, first, _TTFT, fade),
         time_to_first_token_hour=_window(
@@ -120,16 +122,16 @@ def _kept(before: Mapping[str, Reading], now: Mapping[str, Reading], load: Fleet
 
 
 def _arrivals(
-    before: tuple[Arrivals, ...], gateways: list[Reading], at: float, elapsed: float
+    before: tuple[Arrivals, ...], gateways: list[Reading], at: float, since: float | None
 ) -> tuple[Arrivals, ...]:
     """Add what came since every gateway had answered before, where each can be compared with that answer."""
     kept = tuple(a for a in before if a.at > at - KEEP_ARRIVALS_SECONDS)
     rows = [row for row in gateways if not any(math.isnan(x) for x in row)]
-    if elapsed <= 0 or not rows or len(rows) != len(gateways):
+    if since is None or since >= at or not rows or len(rows) != len(gateways):
         return kept
     latest = Arrivals(
         at=at,
-        seconds=elapsed,
+        seconds=at - since,
         requests=sum(row[0] for row in rows),
         prompt_tokens=sum(row[1] for row in rows),
     )
