@@ -11,8 +11,11 @@ import pytest
 from operator_builders import FakeClock, make_observed, make_service, settle
 from scaling_builders import KEY, FakeDecide, gateway_answer, make_figures, scaling_pod
 from tidemill_operator import metrics
+from tidemill_operator.autoscaling.load_json import read
+from tidemill_operator.autoscaling.model import FleetLoad
 from tidemill_operator.cluster import Reading
 from tidemill_operator.fleet.autoscaler import Autoscaler
+from tidemill_operator.fleet.recording import Recordings
 from tidemill_operator.fleet.scraper import EngineAnswer, EngineTarget, GatewayAnswer, GatewayTarget, Scraper
 from tidemill_operator.keys import Key
 
@@ -65,7 +68,11 @@ async def world() -> AsyncIterator[World]:
     asked: list[Key] = []
     scraper = FakeScraper(clock=clock)
     autoscaler = Autoscaler(
-        scraper=cast("Scraper", scraper), decide=decide, ask_reconcile=asked.append, clock=clock
+        scraper=cast("Scraper", scraper),
+        decide=decide,
+        ask_reconcile=asked.append,
+        clock=clock,
+        recordings=Recordings(10**6),
     )
     yield World(clock=clock, scraper=scraper, decide=decide, asked=asked, autoscaler=autoscaler)
     await autoscaler.close()
@@ -182,6 +189,26 @@ async def test_a_gateway_is_asked_once_for_all_services_of_a_moment(world: World
     await settle()
     assert len(world.decide.loads) == 30
     assert world.scraper.num_gateways_asked == 1
+
+
+async def test_every_load_is_recorded_until_the_service_is_gone_or_another_one(world: World) -> None:
+    def recorded() -> list[FleetLoad]:
+        parts = world.autoscaler.recording(*KEY)
+        return list(read(b"".join(parts or ()).decode().splitlines()).loads)
+
+    world.look()
+    await world.clock.advance(60)
+    assert recorded() == world.decide.loads
+    first = len(world.decide.loads)
+    world.look(uid="uid-other")
+    await world.clock.advance(10)
+    assert recorded() == world.decide.loads[first:]
+    assert (
+        AUTO["scaling"]
+        == read(b"".join(world.autoscaler.recording(*KEY) or ()).decode().splitlines()).scaling
+    )
+    world.autoscaler.forget(KEY)
+    assert world.autoscaler.recording(*KEY) is None
 
 
 async def test_everything_known_is_exported_and_missing_figures_are_not(world: World) -> None:

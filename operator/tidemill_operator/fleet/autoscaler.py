@@ -79,8 +79,11 @@ class Autoscaler:
             return None
         facts = facts_of(service, spec, spec.scaling, observed, reading.admin_tokens)
         running = self._running.get(key)
-        if running is None or running.keeper.facts.uid != facts.uid:
+        if running is not None and running.keeper.facts.uid != facts.uid:
             self._stop(key)
+            self._recordings.forget(key)
+            running = None
+        if running is None:
             running = self._start(key, facts, service.get("status") or {})
         elif running.keeper.look(facts, now):
             running.wake.set()
