@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -102,6 +104,24 @@ def test_of_equal_logits_the_first_is_best_whoever_computes_it(path: KernelPath)
         rig.step((0, start, [5]))
 
 
+@contextmanager
+def little_memory() -> Iterator[None]:
+    """Let this process have one GiB more of addresses than it has."""
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30), before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def test_threads_that_are_refused_are_an_error_of_the_engine(path: KernelPath) -> None:
+    library = load_library(find_library(path))
+    with little_memory(), pytest.raises(MemoryError, match="for 1000 threads"):
+        NativeEngine(library, SHAPE, 1000)
+
+
 def test_after_a_step_too_large_for_memory_others_are_right(path: KernelPath) -> None:
     rig, count = Rig(SHAPE, path), 8 << 20
     nothing = np.zeros(count, dtype=np.int32)
@@ -114,14 +134,8 @@ def test_after_a_step_too_large_for_memory_others_are_right(path: KernelPath) ->
         block_table=rig.block_table,
         logit_tokens=nothing[:1],
     )
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30), before[1]))
-    try:
-        with pytest.raises(MemoryError, match="buffers do not fit"):
-            rig.engine.step(huge, nothing.view(np.uint64), nothing.view(np.uint64), wants_logits=False)
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
+    with little_memory(), pytest.raises(MemoryError, match="buffers do not fit"):
+        rig.engine.step(huge, nothing.view(np.uint64), nothing.view(np.uint64), wants_logits=False)
     tokens = tokens_of(9)
     rig.check(tokens, rig.step((3, 0, tokens)))
 

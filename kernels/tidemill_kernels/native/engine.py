@@ -129,7 +129,7 @@ class NativeEngine:
         )
         self._handle = library.tm_engine_new(ctypes.byref(config))
         if not self._handle:
-            raise MemoryError("the weights do not fit into memory")
+            raise MemoryError(f"memory for the weights or for {num_threads} threads was refused")
         self._logits = np.empty((0, shape.vocab_size), dtype=np.float32)
 
     def close(self) -> None:

@@ -36,14 +36,16 @@ inline void pause_briefly() {
 class Pool {
  public:
   explicit Pool(int num_threads) : num_threads_(num_threads < 1 ? 1 : num_threads), parts_(num_threads_) {
-    for (int thread = 1; thread < num_threads_; thread++) threads_.emplace_back([this, thread] { serve(thread); });
+    threads_.reserve(num_threads_);
+    try {
+      for (int thread = 1; thread < num_threads_; thread++) threads_.emplace_back([this, thread] { serve(thread); });
+    } catch (...) {
+      stop();
+      throw;
+    }
   }
 
-  ~Pool() {
-    is_stopping_ = true;
-    start_run();
-    for (auto& thread : threads_) thread.join();
-  }
+  ~Pool() { stop(); }
 
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
@@ -135,6 +137,12 @@ class Pool {
       }
       num_inside_.fetch_sub(1);
     }
+  }
+
+  void stop() {
+    is_stopping_ = true;
+    start_run();
+    for (auto& thread : threads_) thread.join();
   }
 
   void start_run() {
