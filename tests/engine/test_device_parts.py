@@ -6,6 +6,7 @@ import importlib.util
 import itertools
 import logging
 import sys
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_builders import make_request, make_scheduler, make_sim_runner
+from tidemill_bench.gpu_check import random_model
 from tidemill_engine.errors import ModelLoadError
+from tidemill_engine.models.device_llama import DeviceCache
+from tidemill_engine.runner.gpu import swap
 from tidemill_engine.runner.gpu.attention import AttentionBackend, Sequences
 from tidemill_engine.runner.gpu.attention_libraries import FlashAttention, FlashInfer, choose_backend
 from tidemill_engine.runner.gpu.compute import StepShape
@@ -111,6 +115,35 @@ def test_a_full_rows_next_token_goes_to_the_padding_row() -> None:
     rows = DeviceRows(num_rows=3, max_tokens=8, block_size=4, padding_block=9, device=torch.device("cpu"))
     places = append_places(int_array([2, 0]), int_array([8, 7]), rows)
     assert [place.tolist() for place in places] == [[3, 0], [0, 7]]
+
+
+def test_the_hosts_pool_lies_in_bounded_pieces_and_every_place_holds_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    block_bytes = 2 * 3 * 4 * 2 * 8 * 4
+    monkeypatch.setattr(swap, "POOL_PIECE_BYTES", 3 * block_bytes - 1)
+    pieces: list[tuple[int, ...]] = []
+
+    class Recording(HostDevice):
+        def host_tensor(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+            pieces.append(shape)
+            return super().host_tensor(shape, dtype)
+
+    shapes = replace(random_model.TINY, num_layers=3)
+    cache = DeviceCache(shapes, num_blocks=6, block_size=4, like=torch.empty(0))
+    for part in cache.parts:
+        part.normal_()
+    before = [part.clone() for part in cache.parts]
+    mover = swap.BlockMover(Recording(), cache, 5)
+    assert [shape[0] for shape in pieces] == [2, 2, 1]
+    scheduler = make_scheduler(make_sim_runner().info)
+    scheduler.add(make_request("a"), seed=0)
+    output = scheduler.schedule(0.0)
+    assert output is not None
+    mover.carry_out(replace(output, swap_out=int_array([[0, 4], [3, 1], [5, 2]])))
+    mover.carry_out(replace(output, swap_in=int_array([[4, 1], [2, 0], [1, 2]])))
+    for part, old in zip(cache.parts, before, strict=True):
+        assert torch.equal(part[:3], old[[5, 0, 3]])
 
 
 def test_a_step_knows_its_decodes_and_where_its_tokens_go() -> None:

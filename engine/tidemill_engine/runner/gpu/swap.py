@@ -6,6 +6,7 @@ then copied to the host beside the step; in: the other way round, and the step w
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from tidemill_engine.models.device_llama import DeviceCache
     from tidemill_engine.runner.gpu.device import Device, Mark
     from tidemill_engine.step import IntArray, SchedulerOutput
+
+POOL_PIECE_BYTES = 1 << 30
+"""torch rounds pinned memory up to a power of two: one tensor of 20 GiB would take 32."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +40,12 @@ class BlockMover:
     def __init__(self, device: Device, cache: DeviceCache, num_swap_blocks: int) -> None:
         self._device = device
         self._parts = cache.parts
-        shape = (num_swap_blocks, len(self._parts), *self._parts[0].shape[1:])
-        self._pool = device.host_tensor(shape, self._parts[0].dtype)
+        shape, dtype = (len(self._parts), *self._parts[0].shape[1:]), self._parts[0].dtype
+        self._per_piece = max(1, POOL_PIECE_BYTES // (math.prod(shape) * dtype.itemsize))
+        self._pool = [
+            device.host_tensor((min(self._per_piece, num_swap_blocks - done), *shape), dtype)
+            for done in range(0, num_swap_blocks, self._per_piece)
+        ]
 
     def carry_out(self, output: SchedulerOutput) -> Moved | None:
         """Do a step's copies in their order; None if it has none."""
@@ -61,7 +69,7 @@ class BlockMover:
             gathered[:, index] = part.index_select(0, sources)
         with self._device.copying(joins=False):
             for index, place in enumerate(pairs[:, 1].tolist()):
-                self._pool[place].copy_(gathered[index], non_blocking=True)
+                self._place(place).copy_(gathered[index], non_blocking=True)
         return gathered
 
     def _in(self, pairs: IntArray) -> torch.Tensor:
@@ -69,7 +77,7 @@ class BlockMover:
         gathered = self._piece(len(pairs))
         with self._device.copying(joins=True):
             for index, place in enumerate(pairs[:, 0].tolist()):
-                gathered[index].copy_(self._pool[place], non_blocking=True)
+                gathered[index].copy_(self._place(place), non_blocking=True)
         targets = self._indices(pairs[:, 1])
         for index, part in enumerate(self._parts):
             part.index_copy_(0, targets, gathered[:, index])
@@ -82,6 +90,11 @@ class BlockMover:
         pairs = torch.stack([there[0][:count], there[1][:count]], dim=1).long()
         for part in self._parts:
             copy_blocks(part, part, pairs)
+
+    def _place(self, place: int) -> torch.Tensor:
+        """Return a place of the pool: `[num_parts, ...]`."""
+        found: torch.Tensor = self._pool[place // self._per_piece][place % self._per_piece]
+        return found
 
     def _piece(self, count: int) -> torch.Tensor:
         """Return room on the device for so many blocks, as the pool holds them: `[count, num_parts, ...]`."""
