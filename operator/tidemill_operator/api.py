@@ -275,18 +275,24 @@ def _decode_event(line: bytes, path: str) -> Object:
 
 
 def _decode(status: int, content: bytes, request: str) -> Object:
+    parsed = _object_in(content)
+    if status < 300 and parsed is not None:
+        return parsed
+    text = content[:500].decode(errors="replace")
+    if status < 300:
+        raise ApiError(status=0, reason="BadAnswer", message=f"no JSON object: {text!r}", request=request)
+    told = parsed or {}
+    raise ApiError(
+        status=status,
+        reason=str(told.get("reason") or "Unknown"),
+        message=str(told.get("message") or text),
+        request=request,
+    )
+
+
+def _object_in(content: bytes) -> Object | None:
     try:
         parsed = json.loads(content)
     except ValueError:
-        parsed = {}
-    if not isinstance(parsed, dict):
-        parsed = {}
-    if status < 300:
-        return parsed
-    text = content[:500].decode(errors="replace")
-    raise ApiError(
-        status=status,
-        reason=str(parsed.get("reason") or "Unknown"),
-        message=str(parsed.get("message") or text),
-        request=request,
-    )
+        return None
+    return parsed if isinstance(parsed, dict) else None

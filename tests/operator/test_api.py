@@ -194,6 +194,14 @@ async def test_an_error_keeps_the_servers_words(
     assert (raised.value.status, raised.value.is_refusal) == (status, is_refusal)
 
 
+@pytest.mark.parametrize("answer", ["", "<html>sign in</html>", [1]])
+async def test_a_good_status_without_an_object_is_no_answer(api: Api, server: Server, answer: object) -> None:
+    server.answers = [(200, answer)]
+    with pytest.raises(ApiError) as error:
+        await api.get_metadata(PLACE)
+    assert (error.value.status, error.value.reason) == (0, "BadAnswer")
+
+
 async def test_no_answer_is_an_error_too() -> None:
     configuration = Configuration()
     configuration.host = "http://127.0.0.1:9"
