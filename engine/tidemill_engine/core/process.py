@@ -77,8 +77,10 @@ def load_with_ranks(
         return load_runner(config, report)
 
     def give_up(failed: RankFailed) -> None:
-        _tell(connection, CoreFailed(reason=failed.reason, message=failed.message))
-        os._exit(EXIT_CORE_FAILED)  # the main thread may wait for the dead for ever
+        try:
+            _tell(connection, CoreFailed(reason=failed.reason, message=failed.message))
+        finally:
+            os._exit(EXIT_CORE_FAILED)  # the main thread may wait for the dead for ever
 
     ranks = Ranks.start(config, give_up)
     stack.callback(ranks.close)
