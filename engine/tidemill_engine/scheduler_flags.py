@@ -24,6 +24,25 @@ def add_scheduler_flags(group: argparse._ArgumentGroup) -> None:
         default=SchedulerConfig.kind,
         help="continuous (default); static and dynamic are padded batches to compare with",
     )
+    _add_order_flags(group)
+    _add_admission_flags(group)
+    group.add_argument(
+        "--batch-window",
+        type=float,
+        default=DynamicConfig.window_seconds,
+        metavar="SECONDS",
+        help="how long --scheduler dynamic waits for a batch (default 0.1)",
+    )
+    group.add_argument(
+        "--preferred-batch-sizes",
+        type=_sizes,
+        default=(),
+        metavar="N,...",
+        help="batches that --scheduler dynamic starts at once",
+    )
+
+
+def _add_order_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--scheduling-policy",
         choices=POLICIES,
@@ -31,28 +50,9 @@ def add_scheduler_flags(group: argparse._ArgumentGroup) -> None:
         help="which waiting request is next: the first (default), the shortest, by class, the most urgent",
     )
     group.add_argument(
-        "--admission",
-        choices=ADMISSIONS,
-        default=SchedulerConfig.admission,
-        help="adaptive shuts on preemption (default), strict is a latch between two watermarks",
-    )
-    group.add_argument(
-        "--kv-watermarks",
-        type=_watermarks,
-        default=Watermarks(),
-        metavar="HIGH,LOW,CRITICAL",
-        help="shares of the KV cache (default 0.9,0.7,0.95)",
-    )
-    group.add_argument(
         "--preempt-lower-priority",
         action="store_true",
         help="let running requests of lower classes wait again for one that does not fit beside them",
-    )
-    group.add_argument(
-        "--enable-chunked-prefill",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="compute prompts in chunks beside decodes (default on)",
     )
     group.add_argument(
         "--tenant-weights",
@@ -68,19 +68,27 @@ def add_scheduler_flags(group: argparse._ArgumentGroup) -> None:
         metavar="SECONDS",
         help="time to first token for requests that state none, under --scheduling-policy slo (default 30)",
     )
+
+
+def _add_admission_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--batch-window",
-        type=float,
-        default=DynamicConfig.window_seconds,
-        metavar="SECONDS",
-        help="how long --scheduler dynamic waits for a batch (default 0.1)",
+        "--admission",
+        choices=ADMISSIONS,
+        default=SchedulerConfig.admission,
+        help="adaptive shuts on preemption (default), strict is a latch between two watermarks",
     )
     group.add_argument(
-        "--preferred-batch-sizes",
-        type=_sizes,
-        default=(),
-        metavar="N,...",
-        help="batches that --scheduler dynamic starts at once",
+        "--kv-watermarks",
+        type=_watermarks,
+        default=Watermarks(),
+        metavar="HIGH,LOW,CRITICAL",
+        help="shares of the KV cache (default 0.9,0.7,0.95)",
+    )
+    group.add_argument(
+        "--enable-chunked-prefill",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="compute prompts in chunks beside decodes (default on)",
     )
 
 

@@ -43,7 +43,9 @@ def add_serve_flags(parser: argparse.ArgumentParser) -> None:
     """Add every flag of the command."""
     parser.add_argument("uri", metavar="URI", help=f"the model: {SUPPORTED}".replace("%", "%%"))
     _add_http_flags(parser.add_argument_group("server"))
-    _add_engine_flags(parser.add_argument_group("engine"))
+    engine = parser.add_argument_group("engine")
+    _add_engine_flags(engine)
+    _add_device_flags(engine)
     add_scheduler_flags(parser.add_argument_group("scheduler"))
 
 
@@ -52,7 +54,35 @@ def make_config(arguments: argparse.Namespace, api_key: str | None) -> ServeConf
     model = parse_model_uri(arguments.uri)
     ApiKeys(None, arguments.api_keys_file).load()
     _choose_sizes(arguments)
-    core = CoreConfig(
+    token_file = arguments.admin_token_file
+    admin_host = arguments.admin_host or (arguments.host if token_file is not None else "127.0.0.1")
+    return ServeConfig(
+        core=_core_config(arguments),
+        served_model_names=tuple(arguments.served_model_name or [default_model_name(model)]),
+        http=HttpConfig(
+            host=arguments.host,
+            port=arguments.port,
+            api_key=arguments.api_key or api_key,
+            api_keys_file=arguments.api_keys_file,
+            is_trusting_tenant_headers=arguments.trust_tenant_headers,
+            max_body_bytes=arguments.max_body_bytes,
+        ),
+        admin=AdminConfig(host=admin_host, port=arguments.admin_port, token_file=token_file),
+        drain=DrainConfig(grace_seconds=arguments.drain_grace, timeout_seconds=arguments.drain_timeout),
+        max_queued_requests=arguments.max_queued_requests,
+        max_num_queued_tokens=arguments.max_num_queued_tokens,
+        is_strict_max_tokens=arguments.strict_max_tokens,
+        sampling_defaults=sampling_defaults(model)
+        if arguments.generation_config == "auto"
+        else SamplingDefaults(),
+        termination_log=arguments.termination_log or default_termination_log(),
+        niceness=NICENESS,
+    )
+
+
+def _core_config(arguments: argparse.Namespace) -> CoreConfig:
+    """Return what the core is told."""
+    return CoreConfig(
         model=ModelConfig(
             uri=arguments.uri,
             dtype=arguments.dtype,
@@ -77,30 +107,6 @@ def make_config(arguments: argparse.Namespace, api_key: str | None) -> ServeConf
             has_graphs=not arguments.enforce_eager,
         ),
         log_level=arguments.log_level,
-    )
-    token_file = arguments.admin_token_file
-    admin_host = arguments.admin_host or (arguments.host if token_file is not None else "127.0.0.1")
-    return ServeConfig(
-        core=core,
-        served_model_names=tuple(arguments.served_model_name or [default_model_name(model)]),
-        http=HttpConfig(
-            host=arguments.host,
-            port=arguments.port,
-            api_key=arguments.api_key or api_key,
-            api_keys_file=arguments.api_keys_file,
-            is_trusting_tenant_headers=arguments.trust_tenant_headers,
-            max_body_bytes=arguments.max_body_bytes,
-        ),
-        admin=AdminConfig(host=admin_host, port=arguments.admin_port, token_file=token_file),
-        drain=DrainConfig(grace_seconds=arguments.drain_grace, timeout_seconds=arguments.drain_timeout),
-        max_queued_requests=arguments.max_queued_requests,
-        max_num_queued_tokens=arguments.max_num_queued_tokens,
-        is_strict_max_tokens=arguments.strict_max_tokens,
-        sampling_defaults=sampling_defaults(model)
-        if arguments.generation_config == "auto"
-        else SamplingDefaults(),
-        termination_log=arguments.termination_log or default_termination_log(),
-        niceness=NICENESS,
     )
 
 
@@ -163,26 +169,6 @@ def _add_engine_flags(group: argparse._ArgumentGroup) -> None:
         default=os.environ.get(KERNELS_VARIABLE, "auto"),
         help=f"instructions to compute with: the best there are (default, or ${KERNELS_VARIABLE})",
     )
-    group.add_argument(
-        "--tensor-parallel-size",
-        type=int,
-        default=DeviceConfig.tensor_parallel_size,
-        metavar="N",
-        help="processes that compute the model together, one per GPU (default 1)",
-    )
-    group.add_argument(
-        "--device",
-        choices=DEVICES,
-        default=DeviceConfig.name,
-        help="auto: a GPU where there is one (default)",
-    )
-    group.add_argument(
-        "--attention-backend",
-        choices=ATTENTION_BACKENDS,
-        default=DeviceConfig.attention_backend,
-        help="who computes attention on a GPU: our own kernel (default), or an installed library",
-    )
-    group.add_argument("--enforce-eager", action="store_true", help="capture no CUDA graphs of decode steps")
     group.add_argument("--max-model-len", type=int, help="longest sequence (default: the model's)")
     group.add_argument("--max-num-seqs", type=int, default=SchedulerConfig.max_num_seqs)
     group.add_argument(
@@ -214,3 +200,26 @@ def _add_engine_flags(group: argparse._ArgumentGroup) -> None:
         "--swap-space", type=float, default=0.0, help="GiB of CPU memory for preempted requests' blocks"
     )
     group.add_argument("--seed", type=int, default=0, help="seed of requests that bring none")
+
+
+def _add_device_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--tensor-parallel-size",
+        type=int,
+        default=DeviceConfig.tensor_parallel_size,
+        metavar="N",
+        help="processes that compute the model together, one per GPU (default 1)",
+    )
+    group.add_argument(
+        "--device",
+        choices=DEVICES,
+        default=DeviceConfig.name,
+        help="auto: a GPU where there is one (default)",
+    )
+    group.add_argument(
+        "--attention-backend",
+        choices=ATTENTION_BACKENDS,
+        default=DeviceConfig.attention_backend,
+        help="who computes attention on a GPU: our own kernel (default), or an installed library",
+    )
+    group.add_argument("--enforce-eager", action="store_true", help="capture no CUDA graphs of decode steps")

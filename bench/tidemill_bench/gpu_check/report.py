@@ -53,66 +53,65 @@ class Findings:
 
     def _tables(self) -> list[str]:
         return [
-            _table(
-                ("kernel", "largest difference", "allowed", "right"),
-                [
-                    (
-                        c.name,
-                        f"{c.worst:.1e}",
-                        f"{c.tolerance:.0e}",
-                        "yes" if c.is_right else f"**no** {c.error}",
-                    )
-                    for c in self.checks
-                ],
-            ),
-            _table(
-                ("kernel", "time", "of the measured peak", "beside it"),
-                [
-                    (
-                        t.name,
-                        _microseconds(t.seconds),
-                        f"{t.fraction:.0%} of {t.bound}",
-                        "" if t.peer_seconds is None else f"{t.peer}: {_microseconds(t.peer_seconds)}",
-                    )
-                    for t in self.kernels
-                ],
-            ),
-            _table(
-                ("requests", "output tokens/s", "decode step", "of the limit by reading the weights"),
-                [
-                    (
-                        str(s.workload.num_requests),
-                        f"{s.output_tokens_per_second:.0f}",
-                        _microseconds(s.decode_seconds),
-                        f"{s.limit_fraction:.0%}",
-                    )
-                    for s in self.served
-                ],
-            ),
-            *[
-                _table(
-                    (f"part of a decode step of {split.num_rows} rows", "time"),
-                    [
-                        *((name, _microseconds(seconds)) for name, seconds in split.parts.items()),
-                        ("whole step", _microseconds(split.step_seconds)),
-                        ("no kernel runs", f"{split.idle_share:.1%}"),
-                    ],
-                )
-                for split in self.splits
-            ],
-            _table(
-                ("requests", "transformers, continuous batching: output tokens/s"),
-                [
-                    (
-                        str(p.workload.num_requests),
-                        p.error
-                        if p.output_tokens_per_second is None
-                        else f"{p.output_tokens_per_second:.0f}",
-                    )
-                    for p in self.peers
-                ],
-            ),
+            self._checked(),
+            self._timed(),
+            self._served(),
+            *(_split(split) for split in self.splits),
+            self._peers(),
         ]
+
+    def _checked(self) -> str:
+        rows = [
+            (c.name, f"{c.worst:.1e}", f"{c.tolerance:.0e}", "yes" if c.is_right else f"**no** {c.error}")
+            for c in self.checks
+        ]
+        return _table(("kernel", "largest difference", "allowed", "right"), rows)
+
+    def _timed(self) -> str:
+        rows = [
+            (
+                t.name,
+                _microseconds(t.seconds),
+                f"{t.fraction:.0%} of {t.bound}",
+                "" if t.peer_seconds is None else f"{t.peer}: {_microseconds(t.peer_seconds)}",
+            )
+            for t in self.kernels
+        ]
+        return _table(("kernel", "time", "of the measured peak", "beside it"), rows)
+
+    def _served(self) -> str:
+        rows = [
+            (
+                str(s.workload.num_requests),
+                f"{s.output_tokens_per_second:.0f}",
+                _microseconds(s.decode_seconds),
+                f"{s.limit_fraction:.0%}",
+            )
+            for s in self.served
+        ]
+        return _table(
+            ("requests", "output tokens/s", "decode step", "of the limit by reading the weights"), rows
+        )
+
+    def _peers(self) -> str:
+        rows = [
+            (
+                str(p.workload.num_requests),
+                p.error if p.output_tokens_per_second is None else f"{p.output_tokens_per_second:.0f}",
+            )
+            for p in self.peers
+        ]
+        return _table(("requests", "transformers, continuous batching: output tokens/s"), rows)
+
+
+def _split(split: StepSplit) -> str:
+    """Return the table of one step's parts."""
+    rows = [
+        *((name, _microseconds(seconds)) for name, seconds in split.parts.items()),
+        ("whole step", _microseconds(split.step_seconds)),
+        ("no kernel runs", f"{split.idle_share:.1%}"),
+    ]
+    return _table((f"part of a decode step of {split.num_rows} rows", "time"), rows)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -80,6 +80,7 @@ class SnapshotCollector(Collector):
         yield from self._own(now)
         if now.stats is not None:
             yield from self._core(now.stats)
+            yield from self._counts(now.stats)
         if now.ready is not None:
             yield self._cache_config(now.ready)
             yield _gauge(
@@ -144,6 +145,8 @@ class SnapshotCollector(Collector):
             "Tokens that a step may hold now, by the running requests' SLOs",
             stats.effective_batch_tokens,
         )
+
+    def _counts(self, stats: CoreStats) -> Iterable[Metric]:
         yield CounterMetricFamily(
             "tidemill_padding_tokens",
             "Tokens computed for nobody, in padded batches",
