@@ -127,6 +127,8 @@ def test_kernels_that_this_cpu_has_not_are_refused(monkeypatch: pytest.MonkeyPat
         RuntimeError(
             "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
         ),
+        RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        RuntimeError("CUDA error: out of memory"),
     ],
     ids=str,
 )

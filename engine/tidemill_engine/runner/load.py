@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_MEMORY_REFUSED = ("can't allocate memory", "CUDA out of memory", "CUDA error: out of memory")
+"""Torch's words: for the CPU, for a GPU, and by the driver, as for pinned memory of the host."""
 GPU_LIBRARIES: tuple[AttentionBackendName, ...] = ("flash-attn", "flashinfer")
 
 
@@ -106,6 +108,5 @@ def is_out_of_memory(error: Exception) -> bool:
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
     return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError)
-        and any(words in str(error) for words in ("can't allocate memory", "CUDA out of memory"))
+        isinstance(error, RuntimeError) and any(words in str(error) for words in _MEMORY_REFUSED)
     )
