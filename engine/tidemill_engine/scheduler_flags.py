@@ -121,6 +121,12 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 def scheduler_config(arguments: argparse.Namespace) -> SchedulerConfig:
     """Turn the scheduler's flags into a checked configuration."""
+    knows_classes = arguments.scheduler == "continuous" and arguments.scheduling_policy != "fifo"
+    if arguments.preempt_lower_priority and not knows_classes:
+        raise InvalidConfig(
+            "--preempt-lower-priority needs --scheduler continuous and a --scheduling-policy that knows "
+            f"classes: not {arguments.scheduler}, {arguments.scheduling_policy}"
+        )
     return SchedulerConfig(
         kind=arguments.scheduler,
         max_num_seqs=arguments.max_num_seqs,

@@ -90,6 +90,17 @@ def test_the_flags_of_devices_reach_the_core_and_a_gpu_has_sizes_of_its_own() ->
     assert CoreConfig.from_json(config.to_json()) == config
 
 
+def test_classes_give_way_only_where_there_are_any() -> None:
+    config = config_of("--preempt-lower-priority", "--scheduling-policy", "priority")
+    assert config.scheduler.is_preempting_lower_classes
+
+
+@pytest.mark.parametrize("others", ["", "--scheduler static --scheduling-policy priority"])
+def test_classes_that_a_scheduler_does_not_know_can_not_give_way(others: str) -> None:
+    with pytest.raises(InvalidConfig, match="knows classes"):
+        config_of("--preempt-lower-priority", *others.split())
+
+
 @pytest.mark.parametrize(
     "changes", [{"name": "tpu"}, {"tensor_parallel_size": 0}, {"attention_backend": "best"}]
 )
