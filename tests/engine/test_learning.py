@@ -43,6 +43,17 @@ def test_recomputing_costs_what_the_step_model_says_and_nothing_before_it_is_fit
     assert MeasuredCosts(StepModel(), 1024).recompute_seconds(160) == 0.0
 
 
+def test_what_copies_leave_of_a_step_says_nothing_of_computing() -> None:
+    learning, copies = Learning(1024), int_array([[0, 1], [2, 3]])
+    for _ in range(64):
+        learning.observe(some_step(), 0.01, 0.0)
+    before = learning.model.fitted()
+    assert before.coefficients[0] > 0.0 or before.coefficients[1] > 0.0
+    for _ in range(64):
+        learning.observe(some_step(swap_out=copies), 0.02, 0.0199)
+    assert learning.model.fitted() == before
+
+
 def test_copies_are_learnt_from_steps_that_have_any() -> None:
     learning = Learning(1024)
     learning.observe(some_step(), 1.0, 0.0)

@@ -63,15 +63,18 @@ class Learning:
         )
 
     def observe(self, output: SchedulerOutput, seconds: float, copy_seconds: float) -> None:
-        """Learn from one step, its copies apart."""
-        features = features_of(output)
-        compute_seconds = seconds - copy_seconds
-        self.model.observe(features, compute_seconds)
-        if self._chunks is not None:
-            self._chunks.note_step(features, compute_seconds)
+        """Learn from one step: what copies take where it has any, else what computing takes.
+
+        A GPU copies beside its computing: what is left of a step beyond its copies may be next to nothing.
+        """
         num_copied = len(output.swap_out) + len(output.swap_in) + len(output.block_copies)
         if num_copied:
             self.costs.observe(num_copied, copy_seconds)
+            return
+        features = features_of(output)
+        self.model.observe(features, seconds)
+        if self._chunks is not None:
+            self._chunks.note_step(features, seconds)
 
     @property
     def effective_batch_tokens(self) -> int:
