@@ -95,7 +95,20 @@ COPY --from=requirements /requirements/download.txt /opt/tidemill/requirements/
 RUN /usr/local/bin/python -m pip --python /opt/tidemill/bin/python install --no-cache-dir --quiet \
     --root-user-action=ignore --requirement /opt/tidemill/requirements/download.txt
 
-FROM engine-download AS engine
+# Where Triton meets a GPU it compiles a small library of its own in C, against Python's headers (an image of
+# Python has them, Debian's Python does not). The last line ends the build where that could not work later.
+FROM engine-download AS engine-compiler
+RUN headers=$(/opt/tidemill/bin/python -c "import sysconfig; print(sysconfig.get_paths()['include'])") \
+    && apt-get update -qq \
+    && apt-get install -qq --yes --no-install-recommends gcc libc6-dev > /dev/null \
+    && { test -e "$headers/Python.h" || apt-get install -qq --yes --no-install-recommends libpython3-dev > /dev/null; } \
+    && rm -rf /var/lib/apt/lists/* \
+    && nvidia=$(echo /opt/tidemill/lib/python3*/site-packages/triton/backends/nvidia) \
+    && gcc -fsyntax-only -I "$nvidia" -I "$nvidia/include" -I "$headers" "$nvidia/driver.c"
+
+FROM engine-compiler AS engine
+# What NVIDIA's runtime mounts into the container; which GPUs, the device plugin says.
+ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility
 COPY --from=application /opt/tidemill /opt/tidemill
 LABEL org.opencontainers.image.title="tidemill-engine"
 # Libraries ask who they run as (getpass); the id has no entry in /etc/passwd.
