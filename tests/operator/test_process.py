@@ -99,6 +99,13 @@ def test_gates_queues_and_caches_reach_pods_and_show(world: World, start: Callab
 def test_a_model_in_an_image_becomes_an_image_volume(world: World, start: Callable[[], Operator]) -> None:
     world.apply({"model": {"uri": "oci://registry.example.com/org/model:v1"}, "replicas": 1})
     start()
+    version = json.loads(world.kubectl("version", "-o", "json").stdout)["serverVersion"]
+    if (int(version["major"]), int(version["minor"])) < (1, 35):
+        world.wait_for("Ready", "False", "InvalidTemplate")
+        told = {c["type"]: c["message"] for c in world.service()["status"]["conditions"]}
+        assert told["Ready"].startswith("oci:// needs a cluster with image volumes")
+        assert world.deployments() == {}
+        return
     (pod,) = world.pods(world.revision(), 1)
     spec = world.kubectl.get(*world.scope, f"pod/{pod}")["spec"]
     image = {"reference": "registry.example.com/org/model:v1", "pullPolicy": "IfNotPresent"}

@@ -272,10 +272,29 @@ async def test_pods_count_only_through_their_owners(api: FakeApi) -> None:
     assert api.objects[(names.KIND, *KEY)]["status"]["readyReplicas"] == 1
 
 
-async def test_a_template_that_the_api_server_refuses_changes_nothing_and_is_told() -> None:
+@pytest.mark.parametrize(
+    ("spec", "refused", "words"),
+    [
+        pytest.param(
+            {"template": {"spec": {"tolerations": [{"operator": "Maybe"}]}}},
+            "Check",
+            "no such toleration",
+            id="a field that is wrong",
+        ),
+        pytest.param(
+            {"model": {"uri": "oci://registry.example.com/org/model:v1"}},
+            "Volumes",
+            "leaves out volume models",
+            id="a volume that it drops without a word",
+        ),
+    ],
+)
+async def test_a_template_that_the_api_server_does_not_take_changes_nothing_and_is_told(
+    spec: Object, refused: str, words: str
+) -> None:
     api = FakeApi()
-    api.store(make_service({"template": {"spec": {"tolerations": [{"operator": "Maybe"}]}}}))
-    api.refuses = {"Check"}
+    api.store(make_service(spec))
+    api.refuses = {refused}
     with pytest.raises(ApiError):
         await make_reconciler(api).run(KEY)
     assert len(api.checked) == 1
@@ -283,7 +302,7 @@ async def test_a_template_that_the_api_server_refuses_changes_nothing_and_is_tol
     conditions = api.objects[(names.KIND, *KEY)]["status"]["conditions"]
     ready = next(c for c in conditions if c["type"] == "Ready")
     assert (ready["status"], ready["reason"]) == ("False", "InvalidTemplate")
-    assert "no such toleration" in ready["message"]
+    assert words in ready["message"]
     api.refuses = set()
     await make_reconciler(api).run(KEY)
     assert {"Deployment", "ControllerRevision"} <= {kind for kind, _, _ in api.objects}
