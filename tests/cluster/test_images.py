@@ -39,7 +39,7 @@ def test_only_images_that_nobody_used_lately_are_forgotten(layout: OciLayout) ->
     build(layout, "engine-yesterday", 24)
     build(layout, "engine-unnoted", None)
     build(layout, "engine-sim-yesterday", 24)
-    images._forget_older("today", [TARGETS["engine"]])
+    images._forget_older([TARGETS["engine"]])
     left = {name for name in ("today", "beside", "yesterday", "unnoted") if layout.find(f"engine-{name}")}
     assert left == {"today", "beside"}
     assert layout.find("engine-sim-yesterday") is not None

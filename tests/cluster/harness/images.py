@@ -82,7 +82,7 @@ def ensure_images(names: Iterable[str]) -> tuple[StoredImage, ...]:
             if layout.find(f"{target.name}-{key}") is None:
                 _build(target, key)
             layout.note_use(f"{target.name}-{key}")
-        _forget_older(key, targets)
+        _forget_older(targets)
     return tuple(_stored(target, key) for target in targets)
 
 
@@ -118,32 +118,20 @@ def _source_files() -> Iterator[Path]:
                 yield file
 
 
-def _forget_older(key: str, targets: list[Target]) -> None:
+def _forget_older(targets: list[Target]) -> None:
     """Drop what other sources built for these targets, so that the cache does not grow.
 
     What was used in the last hours stays: the tests of another tree may be running with it.
     """
     layout, before = oci_layout(), time.time() - _IN_USE_SECONDS
-    built = tuple(f"{target.name}-" for target in targets)
+    built = {target.name for target in targets}
     names = [
         e.get("annotations", {}).get("org.opencontainers.image.ref.name", "") for e in layout.descriptors()
     ]
-    stale = [
-        n
-        for n in names
-        if n.startswith(built)
-        and not n.endswith(key)
-        and not _is_longer_name(n, targets)
-        and layout.last_use(n) < before
-    ]
+    stale = [n for n in names if n.rpartition("-")[0] in built and layout.last_use(n) < before]
     if stale:
         buildah.forget_unused()
         layout.keep_only(name for name in names if name not in stale)
-
-
-def _is_longer_name(name: str, targets: list[Target]) -> bool:
-    """Tell whether a name belongs to another target whose name begins alike (engine, engine-sim)."""
-    return not any(name.rpartition("-")[0] == target.name for target in targets)
 
 
 def _build(target: Target, key: str) -> None:
