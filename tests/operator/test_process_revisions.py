@@ -23,6 +23,17 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.cluster
 
 
+def settle(world: World, start: Callable[[], Operator]) -> str:
+    """Bring up a service of two replicas and return its revision."""
+    world.apply()
+    world.make_gateway()
+    start()
+    revision = world.revision()
+    world.make_ready(world.pods(revision, 2))
+    world.wait_for("Progressing", "False", "Settled")
+    return revision
+
+
 def test_an_upgraded_operator_restarts_nothing_until_it_is_asked_to(
     world: World, start: Callable[..., Operator]
 ) -> None:
@@ -49,12 +60,7 @@ def test_an_upgraded_operator_restarts_nothing_until_it_is_asked_to(
 def test_a_new_revision_replaces_the_old_one_as_it_becomes_ready(
     world: World, start: Callable[[], Operator]
 ) -> None:
-    world.apply()
-    world.make_gateway()
-    start()
-    old = world.revision()
-    world.make_ready(world.pods(old, 2))
-    world.wait_for("Progressing", "False", "Settled")
+    old = settle(world, start)
     world.apply({"engine": {"dtype": "float32"}})
     wait_until("a new revision", lambda: world.revision() != old, timeout_seconds=30)
     new = world.revision()
@@ -75,12 +81,7 @@ def test_a_new_revision_replaces_the_old_one_as_it_becomes_ready(
 def test_a_canary_that_fails_is_stopped_while_the_current_revision_serves_on(
     world: World, start: Callable[[], Operator]
 ) -> None:
-    world.apply()
-    world.make_gateway()
-    start()
-    old = world.revision()
-    world.make_ready(world.pods(old, 2))
-    world.wait_for("Progressing", "False", "Settled")
+    old = settle(world, start)
     world.apply({"engine": {"dtype": "float32"}, "rollout": {"canary": {"trafficPercent": 10}}})
     world.wait_for("Progressing", "True", "CanaryRunning")
     new = world.revision()
