@@ -6,6 +6,7 @@ Prints the tokens of every prompt as JSON. All ranks schedule alike here, since 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -32,7 +33,9 @@ def main() -> None:
     for index, prompt in enumerate(prompts_of(*LENGTHS)):
         harness.add(make_request(str(index), prompt=prompt, max_tokens=4, temperature=0.0))
     harness.run()
-    print(json.dumps([harness.tokens(str(index)) for index in range(len(LENGTHS))]))
+    print(json.dumps([harness.tokens(str(index)) for index in range(len(LENGTHS))]), flush=True)
+    # Threads of gloo may outlive the interpreter, which aborts it; the ranks of an engine end so, too.
+    os._exit(0)
 
 
 if __name__ == "__main__":

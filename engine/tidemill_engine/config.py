@@ -14,8 +14,8 @@ from tidemill_engine.errors import InvalidConfig
 
 Dtype = Literal["auto", "bfloat16", "float32"]
 DTYPES: tuple[Dtype, ...] = ("auto", "bfloat16", "float32")
-Quantization = Literal["int8", "int4"]
-QUANTIZATIONS: tuple[Quantization, ...] = ("int8", "int4")
+Quantization = Literal["int8", "int4", "fp8"]
+QUANTIZATIONS: tuple[Quantization, ...] = ("int8", "int4", "fp8")
 Kernels = Literal["auto", "amx", "avx512", "avx2", "neon", "torch"]
 KERNELS: tuple[Kernels, ...] = ("auto", "amx", "avx512", "avx2", "neon", "torch")
 SchedulerKind = Literal["continuous", "static", "dynamic"]
@@ -45,7 +45,8 @@ class ModelConfig:
     max_model_len: int | None = None
     seed: int = 0
     quantization: Quantization | None = None
-    """Whole numbers for the matrices: int8, or int4 in groups of 32; activations become int8 beside them."""
+    """Matrices made narrower as they are loaded. On a CPU int8, or int4 in groups of 32, with activations in
+    int8; on a GPU int8 or fp8, with activations as they are. A checkpoint that is quantised needs none."""
     kernels: Kernels = "auto"
     """Which instructions compute: the best that this CPU has, a named set of them, or torch's operators."""
 

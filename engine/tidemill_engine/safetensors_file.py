@@ -17,6 +17,14 @@ from tidemill_engine.errors import ModelLoadError
 
 _LARGEST_HEAD_BYTES = 100 << 20
 _DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
+_RAW: dict[str, np.dtype[Any]] = {
+    **_DTYPES,
+    "I8": np.dtype("i1"),
+    "I32": np.dtype("<i4"),
+    "I64": np.dtype("<i8"),
+    "F8_E4M3": np.dtype("u1"),
+}
+"""What tensors are had as they are: float8 as its bits."""
 
 
 class SafetensorsFile:
@@ -51,9 +59,26 @@ class SafetensorsFile:
             raise ModelLoadError(
                 f"tensor {name} is of type {entry['dtype']}, which can't be read", reason="UnsupportedModel"
             )
-        begin, end = entry["data_offsets"]
-        raw = self._data[self._start + begin : self._start + end].view(dtype).reshape(entry["shape"])
+        raw = self._view(name, dtype)
         return raw if entry["dtype"] == "BF16" else np.asarray(raw, dtype=np.float32)
+
+    def dtype_of(self, name: str) -> str:
+        """Return a tensor's dtype as the format names it."""
+        return str(self._head[name]["dtype"])
+
+    def raw(self, name: str, dtypes: tuple[str, ...]) -> npt.NDArray[Any]:
+        """Return a tensor as it is: `dtypes` are those that it may have, float8 as its bits."""
+        found = self.dtype_of(name)
+        if found not in dtypes:
+            raise ModelLoadError(
+                f"tensor {name} is of type {found}, not {' or '.join(dtypes)}", reason="UnsupportedModel"
+            )
+        return self._view(name, _RAW[found])
+
+    def _view(self, name: str, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        entry = self._head[name]
+        begin, end = entry["data_offsets"]
+        return self._data[self._start + begin : self._start + end].view(dtype).reshape(entry["shape"])
 
     def _check(self, name: str) -> None:
         """Raise unless a tensor's bytes lie within the file and fill its shape."""
@@ -61,6 +86,6 @@ class SafetensorsFile:
         begin, end = entry["data_offsets"]
         if not 0 <= begin <= end <= len(self._data) - self._start:
             raise ValueError(f"tensor {name} reaches past its end")
-        dtype = _DTYPES.get(entry["dtype"])
+        dtype = _RAW.get(entry["dtype"])
         if dtype is not None and end - begin != int(np.prod(entry["shape"])) * dtype.itemsize:
             raise ValueError(f"tensor {name} has {end - begin} bytes for a shape of {entry['shape']}")

@@ -161,7 +161,8 @@ def _add_engine_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--quantization",
         choices=QUANTIZATIONS,
-        help="matrices as whole numbers, faster and less exact (default: as --dtype says)",
+        help="narrower matrices, faster and less exact: int8 or int4 on a CPU, int8 or fp8 on a GPU "
+        "(default: as --dtype or a quantised checkpoint says)",
     )
     group.add_argument(
         "--cpu-kernels",

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from engine_builders import make_request, make_scheduler, make_sim_runner
 from tidemill_bench.gpu_check import random_model
+from tidemill_engine.config import Quantization
 from tidemill_engine.errors import ModelLoadError
 from tidemill_engine.models.device_llama import DeviceCache
 from tidemill_engine.runner.gpu import swap
@@ -27,7 +28,7 @@ from tidemill_engine.runner.gpu.attention_libraries import FlashAttention, Flash
 from tidemill_engine.runner.gpu.compute import StepShape
 from tidemill_engine.runner.gpu.device import HostDevice
 from tidemill_engine.runner.gpu.graphs import graph_sizes, size_for
-from tidemill_engine.runner.gpu.linears import Int8Linear, linear_maker
+from tidemill_engine.runner.gpu.linears import linear_maker
 from tidemill_engine.runner.gpu.memory import DeviceBudget, DeviceMemory
 from tidemill_engine.runner.gpu.rows import DeviceRows, append_places
 from tidemill_engine.runner.gpu.staging import send_together
@@ -35,7 +36,7 @@ from tidemill_engine.runner.kv_memory import CacheDemand, size_cache
 from tidemill_engine.step import int_array
 from tidemill_kernels.paged_attention import paged_attention_reference
 from tidemill_kernels.paged_attention.launch import Gpu, HeadShape
-from tidemill_kernels.weight_quant.quantize import quantize_int8
+from tidemill_kernels.weight_quant.quantize import quantize_fp8, quantize_int8
 
 GIB = 1024**3
 HEADS = HeadShape(num_heads=4, num_kv_heads=2, head_dim=16)
@@ -93,22 +94,27 @@ def test_arrays_arrive_aligned_and_as_they_were() -> None:
     assert {(tensor.data_ptr() - sent[0].data_ptr()) % 128 for tensor in sent[:3]} == {0}
 
 
+@pytest.mark.parametrize("kind", ["int8", "fp8"])
 @pytest.mark.parametrize("has_bias", [False, True])
-def test_int8_weights_multiply_as_the_numbers_that_they_stand_for(*, has_bias: bool) -> None:
+def test_narrow_weights_multiply_as_the_numbers_that_they_stand_for(
+    kind: Quantization, *, has_bias: bool
+) -> None:
     weight, x = torch.randn(40, 24), torch.randn(3, 24)
     weight[5] = 0.0
     bias = torch.randn(40) if has_bias else None
-    held = quantize_int8(weight)
+    held = {"int8": quantize_int8, "fp8": quantize_fp8}[kind](weight)
     stands_for = held.weight.float() * held.scale[:, None]
-    assert ((stands_for - weight).abs() <= held.scale[:, None] / 2 + 1e-6).all()
+    # Half a step: of int8 the scale's, of three bits behind the point a number's own.
+    step = held.scale[:, None] / 2 if kind == "int8" else weight.abs() / 16 + held.scale[:, None] / 512
+    assert ((stands_for - weight).abs() <= step + 1e-6).all()
     wanted = torch.nn.functional.linear(x, stands_for, bias)
-    torch.testing.assert_close(Int8Linear(weight, bias)(x), wanted, rtol=1e-5, atol=1e-5)
+    found = linear_maker(kind, HostDevice.gpu)(weight, bias)(x)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_what_a_gpu_can_not_quantise_is_refused() -> None:
-    assert linear_maker("int8") is Int8Linear
-    with pytest.raises(ModelLoadError, match="int8, not int4"):
-        linear_maker("int4")
+    with pytest.raises(ModelLoadError, match="int8 or fp8 of weights, not int4"):
+        linear_maker("int4", HostDevice.gpu)
 
 
 def test_a_full_rows_next_token_goes_to_the_padding_row() -> None:

@@ -1,31 +1,23 @@
-"""The runner for GPUs on the CPU, its kernels interpreted: the tokens of the CPU's runner, in float32.
-
-A token may differ only where the two best were closer than `MARGIN`; after such a place texts part.
-"""
+"""The runner for GPUs on the CPU, its kernels interpreted: the tokens of the CPU's runner, in float32."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from device_runners import load_on_host
-from engine_builders import Harness, make_request, make_scheduler
-from tidemill_engine.config import CacheConfig, CoreConfig, ModelConfig, SchedulerConfig
-from tidemill_engine.messages import RequestOutput, TokenLogprobs
+from engine_builders import make_request
+from served_tokens import assert_same, load_on_cpu, serve
 from tidemill_engine.runner.base import ModelRunner, RunnerLost
 from tidemill_engine.runner.gpu.swap import BlockMover
-from tidemill_engine.runner.load import load_runner
 from tidemill_engine.scheduler.seams import Seams
 from tiny_models import prompts_of, save_model
 
 pytestmark = pytest.mark.slow  # the interpreter takes its time
 
-MARGIN = 1e-4
 LENGTHS = (1, 3, 4, 5, 13, 29)
 
 
@@ -48,54 +40,12 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cpu_runner(directory: Path) -> ModelRunner:
-    config = CoreConfig(
-        model=ModelConfig(uri=f"file://{directory}", dtype="float32"),
-        cache=CacheConfig(num_blocks=64, block_size=4),
-        scheduler=SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=16),
-    )
-    return load_runner(config, lambda _read, _total: None)
+    return load_on_cpu(directory)
 
 
 @pytest.fixture(scope="module")
 def runner(directory: Path) -> ModelRunner:
     return load_on_host(directory, swap_bytes=1 << 20)
-
-
-def serve(
-    runner: ModelRunner,
-    prompts: list[list[int]],
-    *,
-    depth: int = 2,
-    num_blocks: int = 64,
-    seams: Seams | None = None,
-    budget: int = 16,
-    max_tokens: int = 6,
-    **sampling: Any,
-) -> Harness:
-    info = replace(runner.info, num_blocks=num_blocks)
-    scheduler = make_scheduler(info, max_num_batched_tokens=budget, seams=seams)
-    harness = Harness(scheduler=scheduler, runner=runner, depth=depth)
-    for index, prompt in enumerate(prompts):
-        params = {"temperature": 0.0, "num_logprobs": 2} | sampling
-        harness.add(make_request(str(index), prompt=prompt, max_tokens=max_tokens, **params), seed=index)
-    harness.run()
-    return harness
-
-
-def entries(harness: Harness, request_id: str) -> list[TokenLogprobs]:
-    outputs: list[RequestOutput] = [o for o in harness.outputs if o.request_id == request_id]
-    return [entry for output in outputs for entry in output.logprobs]
-
-
-def assert_same(found: Harness, wanted: Harness, count: int) -> None:
-    for index in range(count):
-        said, right = entries(found, str(index)), entries(wanted, str(index))
-        assert len(said) == len(right) > 0
-        for mine, theirs in zip(said, right, strict=True):
-            if mine.token_ids[0] != theirs.token_ids[0]:
-                assert theirs.logprobs[1] - theirs.logprobs[2] < MARGIN
-                break
-            np.testing.assert_allclose(mine.logprobs, theirs.logprobs, atol=1e-3)
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -124,12 +74,8 @@ def test_other_families_give_the_tokens_of_the_cpu(
     tmp_path: Path, family: str, changes: dict[str, object]
 ) -> None:
     save_model(tmp_path, family, **changes)
-    config = CoreConfig(
-        model=ModelConfig(uri=f"file://{tmp_path}", dtype="float32"),
-        cache=CacheConfig(num_blocks=64, block_size=4),
-    )
     prompts = prompts_of(3, 21)
-    wanted = serve(load_runner(config, lambda _read, _total: None), prompts, depth=1)
+    wanted = serve(load_on_cpu(tmp_path), prompts, depth=1)
     assert_same(serve(load_on_host(tmp_path), prompts), wanted, 2)
 
 

@@ -22,6 +22,7 @@ from api_builders import parse_events, read_event
 from core_process import CoreProcess
 from engine_builders import make_harness, make_request
 from engine_process import is_running, running_engine, until
+from quantized_models import save_quantized
 from tidemill_engine.config import CacheConfig, CoreConfig, DeviceConfig, ModelConfig, SchedulerConfig
 from tidemill_engine.ipc import FrameConnection, socket_pair
 from tidemill_engine.messages import CoreFailed, RequestOutput, Shutdown, TokenLogprobs
@@ -164,11 +165,16 @@ def test_three_ranks_of_the_real_model_choose_the_tokens_of_one(english_token_id
 
 
 @pytest.mark.slow
-def test_ranks_on_the_kernels_for_gpus_choose_the_tokens_of_one(tmp_path: Path) -> None:
-    save_model(tmp_path, "Llama", num_attention_heads=4, num_key_value_heads=2)
+@pytest.mark.parametrize("method", [None, "awq"])
+def test_ranks_on_the_kernels_for_gpus_choose_the_tokens_of_one(tmp_path: Path, method: str | None) -> None:
+    if method is None:
+        directory = tmp_path
+        save_model(directory, "Llama", num_attention_heads=4, num_key_value_heads=2)
+    else:
+        directory, _ = save_quantized(tmp_path, method)
 
     def started(rank: int, size: int, port: int) -> subprocess.Popen[str]:
-        command = [sys.executable, device_rank.__file__, str(tmp_path), str(rank), str(size), str(port)]
+        command = [sys.executable, device_rank.__file__, str(directory), str(rank), str(size), str(port)]
         path = os.pathsep.join(sys.path)
         environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path}
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)

@@ -94,8 +94,8 @@ REFUSED: dict[str, tuple[Object, str]] = {
         "goes with dtype auto or bfloat16",
     ),
     "an unknown quantization": (
-        make({"engine": {"quantization": "fp8"}}),
-        'supported values: "int8", "int4"',
+        make({"engine": {"quantization": "nf4"}}),
+        'supported values: "int8", "int4", "fp8"',
     ),
     "no sequences at all": (make({"engine": {"maxNumSeqs": 0}}), "greater than or equal to 1"),
     "an environment entry twice": (

@@ -69,6 +69,15 @@ class RandomWeights:
         upper = (self._pool >> 16).astype(np.uint16)
         return np.resize(upper, shape)
 
+    @property
+    def quantization(self) -> None:
+        """Return None: its numbers are plain."""
+        return
+
+    def quantized(self, name: str) -> None:  # noqa: ARG002 - none is
+        """Return None."""
+        return
+
     def unread(self) -> list[str]:
         """Return no names."""
         return []

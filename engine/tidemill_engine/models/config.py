@@ -148,8 +148,6 @@ def _refuse_hf_extras(fields: dict[str, Any], rope: dict[str, Any]) -> None:
         raise ModelLoadError(
             f"activation {fields['hidden_act']!r} is not supported", reason="UnsupportedModel"
         )
-    if fields.get("quantization_config"):
-        raise ModelLoadError("quantized safetensors are not supported yet", reason="UnsupportedModel")
 
 
 def _hf_context(fields: dict[str, Any], max_positions: int) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from tidemill_engine.errors import ModelLoadError
+from tidemill_engine.models.quantized import QuantizedMatrix, joined
 from tidemill_engine.models.sharding import WHOLE, Shard
 from tidemill_kernels.linear import PackedLinear
 
@@ -24,18 +25,24 @@ Linear = Callable[[torch.Tensor], torch.Tensor]
 """From `[num_tokens, in]` to `[num_tokens, out]`."""
 MakeLinear = Callable[[torch.Tensor, torch.Tensor | None], Linear]
 """From a weight `[out, in]` and a bias `[out]` to the product with them."""
+MakeQuantized = Callable[[QuantizedMatrix, torch.Tensor | None], Linear]
+"""From a matrix as a checkpoint holds it, and a bias `[out]`, to the product with them."""
 
 _HARMLESS_TENSORS = ("rotary_emb.inv_freq", "lm_head.weight")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """In which dtype, on which device, in which part and how tensors are wanted."""
+    """In which dtype, on which device, in which part and how tensors are wanted.
+
+    Without `make_quantized` quantised matrices become plain numbers as they are read.
+    """
 
     dtype: torch.dtype
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     shard: Shard = WHOLE
     make_linear: MakeLinear = PackedLinear
+    make_quantized: MakeQuantized | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,8 +127,7 @@ class _LayerLoader:
 
     def tensor(self, name: str) -> torch.Tensor:
         """Read one tensor, or the shard's part of it, in the model's dtype."""
-        part = name.split(".")[-2]
-        places = (self._rows.get(part, _ALL), self._columns.get(part, _ALL))
+        places = self._places(name)
         read = self._source.values(name)
         values = torch.from_numpy(np.array(read[places[: read.ndim]]))
         if values.dtype == torch.uint16:
@@ -154,6 +160,43 @@ class _LayerLoader:
 
     def _fused(self, names: tuple[str, ...], *, has_bias: bool = False) -> Linear:
         """Read matrices that share their input and put them above one another."""
-        weight = torch.cat([self.tensor(name + ".weight") for name in names])
-        bias = torch.cat([self.tensor(name + ".bias") for name in names]) if has_bias else None
-        return self._placement.make_linear(weight, bias)
+        biases = [self.tensor(name + ".bias") for name in names] if has_bias else [None for _ in names]
+        weights = [self._quantized(name + ".weight") or self.tensor(name + ".weight") for name in names]
+        plain = [weight for weight in weights if isinstance(weight, torch.Tensor)]
+        stored = [weight for weight in weights if not isinstance(weight, torch.Tensor)]
+        together = joined(stored) if not plain else None
+        if stored and together is None:
+            every = zip(weights, biases, strict=True)
+            return _SideBySide([self._linear(weight, bias) for weight, bias in every])
+        bias = torch.cat([bias for bias in biases if bias is not None]) if has_bias else None
+        return self._linear(torch.cat(plain) if together is None else together, bias)
+
+    def _quantized(self, name: str) -> QuantizedMatrix | None:
+        """Read the shard's part of a matrix as the files have it, where such can be computed with."""
+        if self._placement.make_quantized is None:
+            return None
+        matrix = self._source.quantized(name)
+        return None if matrix is None else matrix.part(*self._places(name))
+
+    def _linear(self, weight: torch.Tensor | QuantizedMatrix, bias: torch.Tensor | None) -> Linear:
+        if isinstance(weight, torch.Tensor):
+            return self._placement.make_linear(weight, bias)
+        if self._placement.make_quantized is None:
+            raise TypeError("nobody here computes with a quantised matrix")
+        return self._placement.make_quantized(weight, bias)
+
+    def _places(self, name: str) -> tuple[slice, slice]:
+        """Return the shard's outputs and inputs of a matrix."""
+        part = name.split(".")[-2]
+        return self._rows.get(part, _ALL), self._columns.get(part, _ALL)
+
+
+class _SideBySide:
+    """Matrices of one input that can't be one, since they are held in different ways."""
+
+    def __init__(self, parts: list[Linear]) -> None:
+        self._parts = parts
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return all outputs, one part's after another's: `[num_tokens, out]`."""
+        return torch.cat([part(x) for part in self._parts], dim=1)

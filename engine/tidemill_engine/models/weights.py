@@ -6,19 +6,21 @@ computes: values are numpy's, in float32, or in uint16 where they are bfloat16.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from tidemill_engine.errors import ModelLoadError
 from tidemill_engine.gguf_file import GgufHead, GgufTensor, read_gguf_head
-from tidemill_engine.models.config import LlamaConfig, config_from_gguf, config_from_hf
-from tidemill_engine.safetensors_file import SafetensorsFile
+from tidemill_engine.models.config import LlamaConfig, config_from_gguf
+from tidemill_engine.models.safetensors_weights import SafetensorsWeights
+
+if TYPE_CHECKING:
+    from tidemill_engine.models.quantized import QuantizedMatrix
 
 _GGUF_NAMES = {
     "token_embd": "model.embed_tokens",
@@ -74,6 +76,13 @@ class WeightSource(Protocol):
 
     def values(self, name: str) -> Values:
         """Read a tensor, float32 or bfloat16 as uint16; a missing one is a `ModelLoadError`."""
+
+    @property
+    def quantization(self) -> str | None:
+        """Return the name of the way in which matrices can be had `quantized`; None where none can."""
+
+    def quantized(self, name: str) -> QuantizedMatrix | None:
+        """Read a matrix as the files have it; None for one of plain numbers, which is not read."""
 
     def unread(self) -> list[str]:
         """Return the names, as the file has them, of tensors that nobody asked for."""
@@ -132,6 +141,15 @@ class GgufWeights:
         values = self._dequantised(self._take(name))
         heads = self._interleaved_heads(name)
         return unpermuted(values, heads) if heads else values
+
+    @property
+    def quantization(self) -> str | None:
+        """Return None: blocks of GGUF are had as such, or dequantised."""
+        return None
+
+    def quantized(self, name: str) -> QuantizedMatrix | None:  # noqa: ARG002 - there is none
+        """Return None."""
+        return None
 
     def block_kind(self, name: str) -> str | None:
         """Return the kind of blocks that the kernels take as they are."""
@@ -193,60 +211,6 @@ class GgufWeights:
         return values
 
 
-class SafetensorsWeights:
-    """A directory with config.json and *.safetensors."""
-
-    def __init__(self, directory: Path) -> None:
-        fields = _read_json(directory / "config.json")
-        files = sorted(directory.glob("*.safetensors"))
-        if not files:
-            raise ModelLoadError(f"{directory} holds no *.safetensors file", reason="ModelNotFound")
-        self._total_bytes = sum(file.stat().st_size for file in files)
-        self._files = {
-            name: opened for file in files for opened in [SafetensorsFile(file)] for name in opened.names
-        }
-        self._config = config_from_hf(fields, frozenset(self._files))
-        self._read_bytes = 0
-        self._unread = set(self._files)
-
-    @property
-    def config(self) -> LlamaConfig:
-        """Return the model's shapes."""
-        return self._config
-
-    @property
-    def total_bytes(self) -> int:
-        """Return how many bytes the files take."""
-        return self._total_bytes
-
-    @property
-    def read_bytes(self) -> int:
-        """Return how many bytes of tensors have been read."""
-        return self._read_bytes
-
-    def values(self, name: str) -> Values:
-        """Read a tensor, bfloat16 as it is, others as float32."""
-        file = self._files.get(name)
-        if file is None:
-            raise ModelLoadError(f"the safetensors files have no tensor {name}")
-        self._unread.discard(name)
-        values = file.values(name)
-        self._read_bytes += values.nbytes
-        return values
-
-    def block_kind(self, name: str) -> str | None:  # noqa: ARG002 - none has blocks
-        """Return None: safetensors hold plain numbers."""
-        return None
-
-    def blocks(self, name: str) -> Blocks:
-        """Refuse: there are none."""
-        raise ModelLoadError(f"tensor {name} of a safetensors file has no blocks")
-
-    def unread(self) -> list[str]:
-        """Return the names of tensors that nobody asked for."""
-        return sorted(self._unread)
-
-
 def gguf_name(name: str) -> str:
     """Return a tensor's GGUF name for its Hugging Face name."""
     stem, _, kind = name.rpartition(".")
@@ -262,16 +226,3 @@ def unpermuted(weight: Values, num_heads: int) -> Values:
     rows, columns = weight.shape
     halves = weight.reshape(num_heads, rows // num_heads // 2, 2, columns)
     return halves.swapaxes(1, 2).reshape(rows, columns)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object."""
-    try:
-        fields = json.loads(path.read_text())
-    except FileNotFoundError as error:
-        raise ModelLoadError(f"there is no {path}", reason="ModelNotFound") from error
-    except ValueError as error:
-        raise ModelLoadError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(fields, dict):
-        raise ModelLoadError(f"{path} is not a JSON object")
-    return fields

@@ -87,6 +87,11 @@ def _load_real_model(
 def _refuse_what_a_cpu_ignores(config: CoreConfig) -> None:
     """Raise where something was asked for by name that computing on this CPU would not do."""
     backend, kernels = config.device.attention_backend, config.model.kernels
+    if config.model.quantization == "fp8":
+        raise ModelLoadError(
+            "--quantization fp8 is for GPUs; the CPU was chosen, which makes int8 or int4 of weights",
+            reason="InvalidConfig",
+        )
     if backend in GPU_LIBRARIES:
         raise ModelLoadError(
             f"--attention-backend {backend} computes on a GPU, and the CPU was chosen", reason="InvalidConfig"

@@ -210,15 +210,20 @@ def _product_variants() -> list[Variant]:
         ("num_tokens", "out_features", "in_features", "stride_x_token", "stride_out_token"), "i32"
     )
     for num_tokens in (1, 256):
-        for weight in ("i8", "fp8e4nv"):
-            launch = plan_product(num_tokens)
+        for weight, group in (("i8", 0), ("fp8e4nv", 0), ("fp8e4nv", 128)):
+            launch = plan_product(num_tokens, group or None)
             found.append(
                 Variant(
-                    name=f"product-{weight}-{num_tokens}",
+                    name=f"product-{weight}{'-blocks' if group else ''}-{num_tokens}",
                     kernel="weight_quant:scaled_linear_kernel",
                     pointers={"x_ptr": "bf16", "weight_ptr": weight, "scale_ptr": "fp32", "out_ptr": "bf16"},
                     numbers={**sizes, "stride_weight_out": "i32"},
-                    constants={"ROWS": launch.rows, "COLUMNS": launch.columns, "INPUTS": launch.inputs},
+                    constants={
+                        "GROUP_SIZE": group,
+                        "ROWS": launch.rows,
+                        "COLUMNS": launch.columns,
+                        "INPUTS": launch.inputs,
+                    },
                     num_warps=launch.num_warps,
                     num_stages=launch.num_stages,
                     min_capability=FP8_CAPABILITY if weight == "fp8e4nv" else 80,

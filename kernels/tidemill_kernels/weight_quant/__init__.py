@@ -15,10 +15,15 @@ AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
 @dataclass(frozen=True, kw_only=True)
 class ScaledWeight:
-    """An int8 or float8_e4m3fn weight `[out_features, in_features]`; scale: `[out_features]` float32."""
+    """An int8 or float8_e4m3fn weight `[out_features, in_features]`.
+
+    scale: `[out_features]` float32; with a group_size, which tells how many inputs share one, `[groups,
+    out_features]`.
+    """
 
     weight: torch.Tensor
     scale: torch.Tensor
+    group_size: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,11 @@ from tidemill_kernels.weight_quant import AWQ_ORDER, PackedInt4, ScaledWeight
 
 def scaled_linear_reference(x: torch.Tensor, packed: ScaledWeight) -> torch.Tensor:
     """Return `x @ (weight * scale).T`: `[num_tokens, out_features]`."""
-    return (x.float() @ (packed.weight.float() * packed.scale[:, None]).T).to(x.dtype)
+    scales = packed.scale[:, None]
+    if packed.group_size is not None:
+        groups = torch.arange(packed.weight.shape[1], device=x.device) // packed.group_size
+        scales = packed.scale[groups].T
+    return (x.float() @ (packed.weight.float() * scales).T).to(x.dtype)
 
 
 def int4_linear_reference(x: torch.Tensor, packed: PackedInt4) -> torch.Tensor:
@@ -25,7 +29,7 @@ def unpack(packed: PackedInt4) -> torch.Tensor:
         plain = tuple(range(8))
         nibbles = _columns(packed.words.T.contiguous(), plain).T
         zeros = _columns(packed.zeros, plain) + 1
-    groups = torch.arange(packed.shape[0]) // packed.group_size
+    groups = torch.arange(packed.shape[0], device=packed.words.device) // packed.group_size
     return (nibbles - zeros[groups]).float() * packed.scales[groups].float()
 
 

@@ -22,11 +22,15 @@ def scaled_linear_kernel(
     stride_x_token,
     stride_weight_out,
     stride_out_token,
+    GROUP_SIZE: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     INPUTS: tl.constexpr,
 ):
-    """Compute one tile; the scale of a column is applied once, to the finished sum."""
+    """Compute one tile; a column's only scale (GROUP_SIZE 0) is applied once, to the finished sum.
+
+    With groups an iteration lies within one, and its product is scaled before it is added.
+    """
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     is_row, is_column = rows < num_tokens, columns < out_features
@@ -38,8 +42,16 @@ def scaled_linear_kernel(
         x = tl.load(x_ptr + places, mask=is_row[:, None] & is_input[None, :], other=0.0)
         places = columns[None, :].to(tl.int64) * stride_weight_out + inputs[:, None]
         weight = tl.load(weight_ptr + places, mask=is_column[None, :] & is_input[:, None], other=0.0)
-        summed += tl.dot(x, weight.to(x.dtype))
-    summed *= tl.load(scale_ptr + columns, mask=is_column, other=0.0)[None, :]
+        # Through float32: before sm_90 there is no way from 8 bits of float to 16 of the other kind.
+        weight = weight.to(tl.float32).to(x.dtype)
+        if GROUP_SIZE > 0:
+            group = tl.full([], 0, tl.int64) + start // GROUP_SIZE
+            scale = tl.load(scale_ptr + group * out_features + columns, mask=is_column, other=0.0)
+            summed += tl.dot(x, weight) * scale[None, :]
+        else:
+            summed += tl.dot(x, weight)
+    if GROUP_SIZE == 0:
+        summed *= tl.load(scale_ptr + columns, mask=is_column, other=0.0)[None, :]
     places = rows[:, None].to(tl.int64) * stride_out_token + columns[None, :]
     tl.store(out_ptr + places, summed.to(out_ptr.dtype.element_ty), mask=is_row[:, None] & is_column[None, :])
 
@@ -101,7 +113,7 @@ def scaled_linear(x: torch.Tensor, packed: ScaledWeight) -> torch.Tensor:
     out = x.new_empty((num_tokens, out_features))
     if out.numel() == 0:
         return out
-    launch = plan_product(num_tokens)
+    launch = plan_product(num_tokens, packed.group_size)
     scaled_linear_kernel[launch.grid(num_tokens, out_features)](
         x,
         packed.weight,
@@ -113,6 +125,7 @@ def scaled_linear(x: torch.Tensor, packed: ScaledWeight) -> torch.Tensor:
         x.stride(0),
         packed.weight.stride(0),
         out.stride(0),
+        GROUP_SIZE=packed.group_size or 0,
         ROWS=launch.rows,
         COLUMNS=launch.columns,
         INPUTS=launch.inputs,

@@ -17,7 +17,7 @@ from tidemill_engine.runner.gpu.attention import Sequences
 from tidemill_engine.runner.gpu.attention_libraries import choose_backend
 from tidemill_engine.runner.gpu.device import CudaDevice
 from tidemill_engine.runner.gpu.graphs import graph_sizes
-from tidemill_engine.runner.gpu.linears import linear_maker
+from tidemill_engine.runner.gpu.linears import CheckpointLinears, linear_maker
 from tidemill_engine.runner.gpu.memory import GRAPH_BYTES, DeviceBudget
 from tidemill_engine.runner.gpu.runner import DeviceRunner
 from tidemill_engine.runner.memory import choose_cache_size, choose_max_model_len
@@ -75,13 +75,9 @@ def load_device_runner(
         )
     started = time.monotonic()
     max_model_len = choose_max_model_len(config.model.max_model_len, source.config.max_model_len)
-    placement = Placement(
-        dtype=DTYPES[config.model.dtype],
-        device=device.torch_device,
-        shard=group.shard,
-        make_linear=linear_maker(config.model.quantization),
+    model = DeviceLlama(
+        load_llama_weights(source, _placement(source, config, device, group), report), max_model_len, group
     )
-    model = DeviceLlama(load_llama_weights(source, placement, report), max_model_len, group)
     logger.info("weights in place after %.1f s", time.monotonic() - started)
     heads = HeadShape(
         num_heads=model.config.num_heads,
@@ -100,6 +96,24 @@ def load_device_runner(
     sizes = graph_sizes(config.scheduler.max_num_seqs) if captures else ()
     return DeviceRunner(
         model, info, device, attention, num_rows=config.scheduler.max_num_seqs, graph_sizes=sizes
+    )
+
+
+def _placement(source: WeightSource, config: CoreConfig, device: Device, group: RankGroup) -> Placement:
+    """Say how weights are wanted: a quantised checkpoint's matrices as they are."""
+    dtype, wanted = DTYPES[config.model.dtype], config.model.quantization
+    if wanted is not None and source.quantization is not None:
+        raise ModelLoadError(
+            f"--quantization {wanted}: the checkpoint is quantised already, as {source.quantization}; "
+            "it is computed as it is without the flag",
+            reason="InvalidConfig",
+        )
+    return Placement(
+        dtype=dtype,
+        device=device.torch_device,
+        shard=group.shard,
+        make_linear=linear_maker(wanted, device.gpu),
+        make_quantized=CheckpointLinears(device.torch_device, dtype, device.gpu).make,
     )
 
 

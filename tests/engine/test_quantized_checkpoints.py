@@ -1,0 +1,169 @@
+"""Checkpoints of 4 and 8 bits: read as what they stand for, served as they are, and refused in words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from device_runners import load_on_host
+from quantized_models import CONFIGS, save_quantized
+from served_tokens import assert_same, load_on_cpu, serve
+from tidemill_engine.errors import ModelLoadError
+from tidemill_engine.models.quantization import format_of
+from tidemill_engine.models.quantized import Int4Matrix, ScaledMatrix, float8_values, joined
+from tidemill_engine.models.weights import open_weights
+from tidemill_engine.runner.gpu.device import HostDevice
+from tidemill_engine.runner.gpu.linears import CheckpointLinears, linear_maker
+from tidemill_kernels.paged_attention.launch import Gpu
+from tiny_models import prompts_of
+
+METHODS = tuple(CONFIGS)
+UP = "model.layers.1.mlp.up_proj"
+LENGTHS = (3, 13)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_matrix_is_read_as_the_numbers_that_it_stands_for(tmp_path: Path, method: str) -> None:
+    quantized, plain = save_quantized(tmp_path, method)
+    wanted = load_file(plain / "model.safetensors")
+    source = open_weights(quantized)
+    for name, weight in wanted.items():
+        np.testing.assert_allclose(source.values(name), weight.float().numpy(), rtol=1e-6)
+    assert source.unread() == []
+
+
+def test_float8_is_read_as_torch_does() -> None:
+    bits = torch.arange(256, dtype=torch.uint8)
+    np.testing.assert_array_equal(float8_values(bits.numpy()), bits.view(torch.float8_e4m3fn).float().numpy())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_parts_of_a_matrix_stand_for_parts_of_its_numbers(tmp_path: Path, method: str) -> None:
+    matrix = open_weights(save_quantized(tmp_path, method)[0]).quantized(UP + ".weight")
+    assert matrix is not None
+    whole, outputs, inputs = matrix.values(), slice(48, 96), slice(16, 48)
+    np.testing.assert_array_equal(matrix.part(outputs, inputs).values(), whole[outputs, inputs])
+    parts = [matrix.part(slice(0, 32), slice(None)), matrix.part(slice(32, None), slice(None))]
+    again = joined(parts)
+    assert again is not None
+    np.testing.assert_array_equal(again.values(), whole)
+
+
+def test_matrices_of_different_kinds_are_not_joined(tmp_path: Path) -> None:
+    four = open_weights(save_quantized(tmp_path / "a", "awq")[0]).quantized(UP + ".weight")
+    eight = open_weights(save_quantized(tmp_path / "b", "fp8")[0]).quantized(UP + ".weight")
+    assert isinstance(four, Int4Matrix)
+    assert isinstance(eight, ScaledMatrix)
+    assert joined([four, eight]) is None
+
+
+def test_a_word_of_eight_is_not_cut(tmp_path: Path) -> None:
+    matrix = open_weights(save_quantized(tmp_path, "awq")[0]).quantized(UP + ".weight")
+    assert matrix is not None
+    with pytest.raises(ModelLoadError, match="outputs 0-12"):
+        matrix.part(slice(0, 12), slice(None))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_a_gpu_and_a_cpu_serve_a_checkpoint_as_the_numbers_that_it_stands_for(
+    tmp_path: Path, method: str
+) -> None:
+    quantized, plain = save_quantized(tmp_path, method)
+    prompts = prompts_of(*LENGTHS)
+    wanted = serve(load_on_cpu(plain), prompts, depth=1)
+    assert_same(serve(load_on_host(quantized), prompts), wanted, len(prompts))
+    assert_same(serve(load_on_cpu(quantized), prompts, depth=1), wanted, len(prompts))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["awq", "fp8"])
+def test_modules_that_are_not_converted_and_biases_are_served_beside_others(
+    tmp_path: Path, method: str
+) -> None:
+    quantized, plain = save_quantized(tmp_path, method, family="Qwen2", skipped=("v_proj", "down_proj"))
+    prompts = prompts_of(*LENGTHS)
+    wanted = serve(load_on_cpu(plain), prompts, depth=1)
+    assert_same(serve(load_on_host(quantized, has_graphs=True), prompts), wanted, len(prompts))
+
+
+def test_weights_are_held_on_a_device_as_they_are_stored(tmp_path: Path) -> None:
+    matrix = open_weights(save_quantized(tmp_path, "awq")[0]).quantized(UP + ".weight")
+    assert isinstance(matrix, Int4Matrix)
+    held = CheckpointLinears(torch.device("cpu"), torch.float32, HostDevice.gpu).make(matrix, None)
+    assert held.packed.words.numpy().tobytes() == matrix.words.tobytes()  # type: ignore[attr-defined]
+
+
+def test_an_older_gpu_computes_fp8_checkpoints_in_the_models_dtype(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    matrix = open_weights(save_quantized(tmp_path, "fp8")[0]).quantized(UP + ".weight")
+    assert matrix is not None
+    old = Gpu(num_multiprocessors=4, capability=80)
+    x = torch.randn(3, matrix.shape[1])
+    found = CheckpointLinears(torch.device("cpu"), torch.float32, old).make(matrix, None)(x)
+    torch.testing.assert_close(found, x @ torch.from_numpy(matrix.values()).T)
+    assert "no fp8" in caplog.text
+    with pytest.raises(ModelLoadError, match=r"compute capability 8\.9, not 8\.0"):
+        linear_maker("fp8", old)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"quant_method": "bitsandbytes"}, "quant_method 'bitsandbytes'"),
+        ({"bits": 8}, "bits 8 is not supported; supported: 4"),
+        ({"version": "gemv"}, "version 'gemv'"),
+        ({"group_size": 48}, "group_size 48"),
+        ({"zero_point": False}, "zero_point False"),
+    ],
+)
+def test_what_is_not_computed_is_refused_with_what_is(said: dict[str, Any], words: str) -> None:
+    with pytest.raises(ModelLoadError, match=words) as refused:
+        format_of({"quantization_config": CONFIGS["awq"] | said})
+    assert refused.value.reason == "UnsupportedModel"
+
+
+@pytest.mark.parametrize(
+    ("method", "said", "words"),
+    [
+        ("gptq", {"checkpoint_format": "gptq_v2"}, "gptq_v2"),
+        ("gptq", {"dynamic": {"x": {}}}, "dynamic"),
+        ("fp8", {"fmt": "e5m2"}, "e5m2"),
+        ("packed", {"format": "marlin-24"}, "marlin-24 with 4 bits of int by group"),
+        ("packed", {"config_groups": {}}, "one group"),
+    ],
+)
+def test_other_methods_refuse_too(method: str, said: dict[str, Any], words: str) -> None:
+    with pytest.raises(ModelLoadError, match=words):
+        format_of({"quantization_config": CONFIGS[method] | said})
+
+
+def test_inputs_in_another_order_are_refused(tmp_path: Path) -> None:
+    quantized, _ = save_quantized(tmp_path, "gptq")
+    tensors = load_file(quantized / "model.safetensors")
+    tensors[UP + ".g_idx"] = tensors[UP + ".g_idx"].flip(0).contiguous()
+    save_file(tensors, quantized / "model.safetensors")
+    with pytest.raises(ModelLoadError, match="desc_act"):
+        open_weights(quantized).values(UP + ".weight")
+
+
+def test_scales_that_do_not_fit_are_an_error(tmp_path: Path) -> None:
+    quantized, _ = save_quantized(tmp_path, "awq")
+    config = json.loads((quantized / "config.json").read_text())
+    config["quantization_config"]["group_size"] = 16
+    (quantized / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelLoadError, match="groups of 16"):
+        open_weights(quantized).values(UP + ".weight")
+
+
+def test_a_quantised_checkpoint_is_not_quantised_again_on_a_gpu(tmp_path: Path) -> None:
+    quantized, _ = save_quantized(tmp_path, "awq")
+    with pytest.raises(ModelLoadError, match="quantised already, as awq"):
+        load_on_host(quantized, dtype="bfloat16", quantization="int8")
