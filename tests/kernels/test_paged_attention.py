@@ -18,7 +18,7 @@ from tidemill_kernels.paged_attention import (
     paged_attention_reference,
     store_kv,
 )
-from tidemill_kernels.paged_attention.plan import MIN_VIEW_TOKENS, Stretch
+from tidemill_kernels.paged_attention.plan import Stretch
 
 HEAD_DIM = 8
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 3e-2}
@@ -196,21 +196,18 @@ def lengths_of(stretches: list[Stretch]) -> list[tuple[bool, int]]:
 
 
 def test_only_what_lies_scattered_is_copied() -> None:
-    assert MIN_VIEW_TOKENS == 64
     assert lengths_of(stretches_of([4, 5, 6, 7], 120, 1)) == [(True, 120)]
-    assert lengths_of(stretches_of([4, 5, 6, 1, 9, 3], 170, 1)) == [(True, 96), (False, 74)]
-    assert lengths_of(stretches_of([4, 5, 9, 1, 2, 3], 180, 1)) == [(True, 64), (True, 32), (True, 84)]
+    assert lengths_of(stretches_of([4, 5, 6, 1, 9, 3], 170, 1)) == [(False, 170)]
+    assert lengths_of(stretches_of([4, 5, 9, 1, 2, 3], 180, 1)) == [(False, 180)]
     assert lengths_of(stretches_of([8, 6, 4], 70, 1)) == [(False, 70)]
 
 
 def test_a_chunk_sees_its_context_whole_and_itself_in_the_order_of_its_tokens() -> None:
-    context, *own = stretches_of([4, 5, 6, 1, 2, 9], 180, 100)
-    assert (context.slots, context.is_causal, context.first_query) == (slice(128, 208), False, 0)
-    assert [(found.slots, found.is_causal, found.first_query) for found in own] == [
-        (slice(208, 224), True, 0),
-        (slice(32, 96), True, 16),
-        (slice(288, 308), True, 80),
-    ]
+    context, own = stretches_of([4, 5, 6, 1, 2, 9], 180, 100)
+    assert (context.slots, context.is_causal) == (slice(128, 208), False)
+    assert isinstance(own.slots, torch.Tensor)
+    assert own.slots.tolist() == [*range(208, 224), *range(32, 96), *range(288, 308)]
+    assert own.is_causal
 
 
 def test_store_kv_writes_the_slots_and_nothing_else() -> None:

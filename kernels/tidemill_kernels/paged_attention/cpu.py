@@ -1,7 +1,8 @@
 """Attention in plain torch for a CPU: each sequence by itself, over its keys and values where they lie.
 
-A sequence whose blocks are neighbours is one call over a view of the cache. Otherwise the parts are joined
-by the logarithms of their sums of exponentials, which is exact (FlashAttention, arXiv 2205.14135, 3.1).
+What a decoding sequence sees is one call, over a view of the cache where its blocks are neighbours. A chunk
+is two, its context and itself, joined by the logarithms of their sums of exponentials, which is exact
+(FlashAttention, arXiv 2205.14135, 3.1).
 """
 
 from __future__ import annotations
@@ -25,12 +26,9 @@ def attend_span(
     if num_tokens == 1:  # a key head's queries are as many tokens that all see the same: keys are read once
         grouped = grouped.transpose(1, 2)
     out, lse = _attend(grouped, key_cache, value_cache, span.stretches[0])
-    if len(span.stretches) > 1:
+    for stretch in span.stretches[1:]:
         out = out.float()
-        for stretch in span.stretches[1:]:
-            later = slice(stretch.first_query, None)
-            part, part_lse = _attend(grouped[:, :, later], key_cache, value_cache, stretch)
-            _join(out[:, :, later], lse[:, :, later], part, part_lse)
+        _join(out, lse, *_attend(grouped, key_cache, value_cache, stretch))
         out = out.to(query.dtype)
     if num_tokens == 1:
         out = out.transpose(1, 2)

@@ -1,7 +1,7 @@
 """Where each sequence of a step has its keys and values: stretches of slots, found once per step.
 
-Knows block tables and lengths; does not touch keys or values. Neighbouring blocks are one stretch, read in
-place; a copy is made only of what lies scattered in shorter ones.
+Knows block tables and lengths; does not touch keys or values. A part that lies in one piece is read in place;
+one that lies scattered is copied into one piece, since a call for each piece costs up to twice as much.
 """
 
 from __future__ import annotations
@@ -13,9 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-MIN_VIEW_TOKENS = 64
-"""Stretches shorter than this are not worth a call each: neighbours of that kind are copied together."""
-
 Blocks = npt.NDArray[np.integer]
 
 
@@ -23,12 +20,10 @@ Blocks = npt.NDArray[np.integer]
 class Stretch:
     """Consecutive positions of a sequence: `slots`, one range of the cache or an index `[length]` int64.
 
-    Queries before `first_query` (counted from the sequence's first in this step) do not see it. `is_causal`:
-    query `first_query + i` sees the first `i + 1` positions; otherwise all see all.
+    `is_causal`: query i sees the first `i + 1` positions; otherwise all see all.
     """
 
     slots: slice | torch.Tensor
-    first_query: int = 0
     is_causal: bool = False
 
 
@@ -70,11 +65,11 @@ def _stretches(blocks: Blocks, length: int, num_queries: int, block_size: int) -
     """Divide a sequence: what all its queries see, and from the first of several queries on what some do."""
     first = length - num_queries if num_queries > 1 else length
     runs = _runs(blocks, length, block_size)
-    stretches = [Stretch(slots=_slots(group)) for group in _grouped(_between(runs, 0, first))]
-    position = first
-    for group in _grouped(_between(runs, first, length)):
-        stretches.append(Stretch(slots=_slots(group), first_query=position - first, is_causal=True))
-        position += sum(len(run) for run in group)
+    stretches = []
+    if first:
+        stretches.append(Stretch(slots=_slots(_between(runs, 0, first))))
+    if first < length:
+        stretches.append(Stretch(slots=_slots(_between(runs, first, length)), is_causal=True))
     return tuple(stretches)
 
 
@@ -100,22 +95,8 @@ def _between(runs: list[range], first: int, last: int) -> list[range]:
     return parts
 
 
-def _grouped(runs: list[range]) -> list[list[range]]:
-    """Put short ranges that follow one another together; a long one stays alone."""
-    groups: list[list[range]] = []
-    was_short = False
-    for run in runs:
-        is_short = len(run) < MIN_VIEW_TOKENS
-        if is_short and was_short:
-            groups[-1].append(run)
-        else:
-            groups.append([run])
-        was_short = is_short
-    return groups
-
-
-def _slots(group: list[range]) -> slice | torch.Tensor:
-    """Return a range as it is, several as an index."""
-    if len(group) == 1:
-        return slice(group[0].start, group[0].stop)
-    return torch.from_numpy(np.concatenate([np.arange(run.start, run.stop) for run in group]))
+def _slots(runs: list[range]) -> slice | torch.Tensor:
+    """Return one range as it is, several as an index."""
+    if len(runs) == 1:
+        return slice(runs[0].start, runs[0].stop)
+    return torch.from_numpy(np.concatenate([np.arange(run.start, run.stop) for run in runs]))
