@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from tidemill_bench.policies import (
     CONTINUOUS,
+    LOOSE_SLO,
     PolicyOptions,
     goodput,
     losses,
@@ -30,6 +32,7 @@ def run_all(options: PolicyOptions) -> PolicyReport:
         rows=rows,
         losses=losses(options, rows),
         goodput=goodput(options, capacity),
+        loose_goodput={} if options.is_quick else goodput(replace(options, slo=LOOSE_SLO), capacity),
         sparse=sparse(options),
         slo_gain=slo_gain(options, capacity["medium"]),
         flood=flood(options, capacity["medium"]),

@@ -75,6 +75,17 @@ def test_the_json_has_the_figures_that_were_agreed() -> None:
     }
 
 
+def test_goodput_under_a_looser_slo_stands_beside_it_and_is_expected_of_nobody() -> None:
+    loose = {shape: {STATIC.name: 2.0, CONTINUOUS.name: 2.5} for shape in SHAPES}
+    report = replace(make_report(), loose_goodput=loose)
+    said = as_table(report)
+    assert "90 % keep s;" in said
+    assert "90 % keep TTFT <= 2 s + 2 x" in said
+    assert "continuous fifo 2.5000 (1.25)" in said
+    assert report.unmet() == []
+    assert report.as_json()["loose_goodput_requests_per_second"] == loose
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
