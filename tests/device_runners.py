@@ -5,7 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tidemill_engine.config import CacheConfig, CoreConfig, DeviceConfig, ModelConfig, SchedulerConfig
+from tidemill_engine.config import (
+    CacheConfig,
+    CoreConfig,
+    DeviceConfig,
+    KvDtype,
+    ModelConfig,
+    SchedulerConfig,
+)
 from tidemill_engine.models.weights import open_weights
 from tidemill_engine.parallel.group import Alone, RankGroup
 from tidemill_engine.runner.gpu.device import Device, HostDevice
@@ -23,12 +30,15 @@ def load_on_host(
     has_graphs: bool = False,
     max_num_seqs: int = 8,
     swap_bytes: int = 0,
+    kv_dtype: KvDtype = "auto",
     **model: Any,
 ) -> DeviceRunner:
     """Load a tiny model in float32 as onto a GPU."""
     config = CoreConfig(
         model=ModelConfig(uri=f"file://{directory}", **({"dtype": "float32"} | model)),
-        cache=CacheConfig(num_blocks=num_blocks, block_size=block_size, swap_bytes=swap_bytes),
+        cache=CacheConfig(
+            num_blocks=num_blocks, block_size=block_size, swap_bytes=swap_bytes, dtype=kv_dtype
+        ),
         scheduler=SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=16),
         device=DeviceConfig(has_graphs=has_graphs),
     )

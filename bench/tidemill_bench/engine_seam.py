@@ -81,7 +81,7 @@ class SimEngine:
         """Let it learn how long a step took: from every one at first, then from some, as nothing changes."""
         self.num_steps += 1
         if self.num_steps <= _STEPS_TO_LEARN or self.num_steps % _LEARN_EVERY == 0:
-            self.learning.observe(output, seconds, 0.0)
+            self.learning.observe(output, seconds)
 
 
 def build_engine(setup: EngineSetup) -> SimEngine:

@@ -18,6 +18,8 @@ Quantization = Literal["int8", "int4", "fp8"]
 QUANTIZATIONS: tuple[Quantization, ...] = ("int8", "int4", "fp8")
 Kernels = Literal["auto", "amx", "avx512", "avx2", "neon", "torch"]
 KERNELS: tuple[Kernels, ...] = ("auto", "amx", "avx512", "avx2", "neon", "torch")
+KvDtype = Literal["auto", "fp8", "int8"]
+KV_DTYPES: tuple[KvDtype, ...] = ("auto", "fp8", "int8")
 SchedulerKind = Literal["continuous", "static", "dynamic"]
 SCHEDULERS: tuple[SchedulerKind, ...] = ("continuous", "static", "dynamic")
 Policy = Literal["fifo", "sjf", "priority", "slo"]
@@ -26,6 +28,7 @@ DeviceName = Literal["auto", "cpu", "cuda"]
 DEVICES: tuple[DeviceName, ...] = ("auto", "cpu", "cuda")
 AttentionBackendName = Literal["auto", "tidemill", "flash-attn", "flashinfer"]
 ATTENTION_BACKENDS: tuple[AttentionBackendName, ...] = ("auto", "tidemill", "flash-attn", "flashinfer")
+GPU_LIBRARIES: tuple[AttentionBackendName, ...] = ("flash-attn", "flashinfer")
 AdmissionMode = Literal["adaptive", "strict"]
 ADMISSIONS: tuple[AdmissionMode, ...] = ("adaptive", "strict")
 
@@ -79,8 +82,12 @@ class CacheConfig:
     """Share of the memory limit that model, work space and cache may fill together."""
     swap_bytes: int = 0
     """CPU memory for the blocks of preempted requests; 0: they are recomputed."""
+    dtype: KvDtype = "auto"
+    """auto: the model's. Narrower ones are for GPUs; each head of each token has a scale then."""
 
     def __post_init__(self) -> None:
+        known = f"one of {', '.join(KV_DTYPES)}"
+        _require(self.dtype in KV_DTYPES, "kv_cache_dtype", self.dtype, known)
         _require(self.swap_bytes >= 0, "swap_space", self.swap_bytes, ">= 0")
         share = self.memory_utilization
         _require(0.05 <= share <= 0.99, "gpu_memory_utilization", share, "between 0.05 and 0.99")

@@ -19,6 +19,7 @@ from tidemill_engine.config import (
     DEVICES,
     DTYPES,
     KERNELS,
+    KV_DTYPES,
     QUANTIZATIONS,
     CacheConfig,
     CoreConfig,
@@ -27,7 +28,7 @@ from tidemill_engine.config import (
     SchedulerConfig,
 )
 from tidemill_engine.model_uri import SUPPORTED, default_model_name, parse_model_uri
-from tidemill_engine.runner.machine import has_gpu_driver
+from tidemill_engine.runner.machine import has_gpu_driver, has_torch_for_gpus, shows_gpus
 from tidemill_engine.scheduler_flags import add_scheduler_flags, scheduler_config
 
 API_KEY_VARIABLE = "TIDEMILL_API_KEY"
@@ -98,6 +99,7 @@ def _core_config(arguments: argparse.Namespace) -> CoreConfig:
             memory_utilization=arguments.gpu_memory_utilization,
             is_prefix_caching=arguments.enable_prefix_caching,
             swap_bytes=int(arguments.swap_space * GIB),
+            dtype=arguments.kv_cache_dtype,
         ),
         scheduler=scheduler_config(arguments),
         device=DeviceConfig(
@@ -111,12 +113,17 @@ def _core_config(arguments: argparse.Namespace) -> CoreConfig:
 
 
 def _choose_sizes(arguments: argparse.Namespace) -> None:
-    """Fill in what depends on the device, which a driver's files tell without asking torch."""
-    is_gpu = arguments.device == "cuda" or (arguments.device == "auto" and has_gpu_driver())
+    """Fill in what depends on the device, which is found out without importing torch."""
+    is_gpu = arguments.device == "cuda" or (arguments.device == "auto" and _expects_gpu())
     if arguments.block_size is None:
         arguments.block_size = GPU_BLOCK_SIZE if is_gpu else CacheConfig.block_size
     if arguments.max_num_batched_tokens is None:
         arguments.max_num_batched_tokens = GPU_BUDGET if is_gpu else SchedulerConfig.max_num_batched_tokens
+
+
+def _expects_gpu() -> bool:
+    """Say whether the core process, which asks torch, should find a GPU."""
+    return has_gpu_driver() and shows_gpus(os.environ) and has_torch_for_gpus()
 
 
 def _add_http_flags(group: argparse._ArgumentGroup) -> None:
@@ -190,6 +197,12 @@ def _add_engine_flags(group: argparse._ArgumentGroup) -> None:
         help="of the device's memory, or the memory limit on a CPU, for all that it holds (default 0.9)",
     )
     group.add_argument("--kv-cache-memory-bytes", type=int, help="memory for the KV cache")
+    group.add_argument(
+        "--kv-cache-dtype",
+        choices=KV_DTYPES,
+        default=CacheConfig.dtype,
+        help="numbers of the KV cache: the model's (default); on a GPU also 8 bits, in about half the room",
+    )
     group.add_argument("--num-kv-blocks", type=int, help="KV blocks, instead of memory")
     group.add_argument(
         "--enable-prefix-caching",

@@ -122,6 +122,8 @@ class StepResult:
     token_ids: IntArray
     num_accepted: IntArray
     failures: tuple[RowFailure, ...] = ()
+    num_copied: int = 0
+    """Blocks whose copies, of this step or of earlier ones, have ended since the result before."""
     copy_seconds: float = 0.0
-    """What the step's copies took."""
+    """What those copies took."""
     logprobs: dict[int, tuple[TokenLogprobs, ...]] = field(default_factory=dict)

@@ -18,10 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_builders import make_request, make_scheduler, make_sim_runner
+from late_device import LateDevice, ReleasedTooEarlyError
 from tidemill_bench.gpu_check import random_model
 from tidemill_engine.config import Quantization
 from tidemill_engine.errors import ModelLoadError
-from tidemill_engine.models.device_llama import DeviceCache
+from tidemill_engine.models.device_llama import Caches, CacheShape, DeviceCache
 from tidemill_engine.runner.gpu import swap
 from tidemill_engine.runner.gpu.attention import AttentionBackend, Sequences
 from tidemill_engine.runner.gpu.attention_libraries import FlashAttention, FlashInfer, choose_backend
@@ -33,7 +34,7 @@ from tidemill_engine.runner.gpu.memory import DeviceBudget, DeviceMemory
 from tidemill_engine.runner.gpu.rows import DeviceRows, append_places
 from tidemill_engine.runner.gpu.staging import send_together
 from tidemill_engine.runner.kv_memory import CacheDemand, size_cache
-from tidemill_engine.step import int_array
+from tidemill_engine.step import SchedulerOutput, int_array
 from tidemill_kernels.paged_attention import paged_attention_reference
 from tidemill_kernels.paged_attention.launch import Gpu, HeadShape
 from tidemill_kernels.weight_quant.quantize import quantize_fp8, quantize_int8
@@ -123,9 +124,19 @@ def test_a_full_rows_next_token_goes_to_the_padding_row() -> None:
     assert [place.tolist() for place in places] == [[3, 0], [0, 7]]
 
 
-def test_the_hosts_pool_lies_in_bounded_pieces_and_every_place_holds_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def make_cache(dtype: torch.dtype = torch.float32) -> DeviceCache:
+    """Return a cache of six blocks of three layers, filled with numbers."""
+    shapes = replace(random_model.TINY, num_layers=3)
+    shape = CacheShape(config=shapes, block_size=4, dtype=dtype)
+    cache = DeviceCache(shape, 6, torch.device("cpu"))
+    assert sum(part.nbytes for plane in cache.planes for part in plane) == 6 * shape.block_bytes
+    for plane in cache.planes:
+        for part in plane:
+            part.copy_((torch.rand(part.shape) * 100).to(part.dtype))
+    return cache
+
+
+def test_the_hosts_pool_lies_in_bounded_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     block_bytes = 2 * 3 * 4 * 2 * 8 * 4
     monkeypatch.setattr(swap, "POOL_PIECE_BYTES", 3 * block_bytes - 1)
     pieces: list[tuple[int, ...]] = []
@@ -135,21 +146,64 @@ def test_the_hosts_pool_lies_in_bounded_pieces_and_every_place_holds_its_own(
             pieces.append(shape)
             return super().host_tensor(shape, dtype)
 
-    shapes = replace(random_model.TINY, num_layers=3)
-    cache = DeviceCache(shapes, num_blocks=6, block_size=4, like=torch.empty(0))
-    for part in cache.parts:
-        part.normal_()
-    before = [part.clone() for part in cache.parts]
-    mover = swap.BlockMover(Recording(), cache, 5)
+    swap.BlockMover(Recording(), make_cache(), 5)
     assert [shape[0] for shape in pieces] == [2, 2, 1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8, torch.float8_e4m3fn])
+@pytest.mark.parametrize("at_once", [1, 2, 100])
+def test_every_place_of_the_pool_holds_its_own_block_scales_and_all(
+    dtype: torch.dtype, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = make_cache(dtype)
+    block_bytes = sum(part[0].nbytes for plane in cache.planes for part in plane)
+    monkeypatch.setattr(swap, "STAGING_BYTES", at_once * block_bytes)
+    before = [[part.clone() for part in plane] for plane in cache.planes]
+    assert len(before) == (1 if dtype == torch.float32 else 2)
+    mover = swap.BlockMover(device := LateDevice(), cache, 5)
+    output = some_step()
+    mover.carry_out(replace(output, swap_out=int_array([[0, 4], [3, 1], [5, 2]])))
+    for plane in cache.planes:
+        for part in plane:
+            part.zero_()
+    mover.carry_out(replace(output, swap_in=int_array([[4, 1], [2, 0]]), block_copies=int_array([[1, 4]])))
+    device.finish("out")
+    moved = mover.ended()
+    assert moved.num_blocks == 6
+    for plane, old in zip(cache.planes, before, strict=True):
+        for part, was in zip(plane, old, strict=True):
+            assert torch.equal(part[[0, 1, 4]], was[[5, 0, 0]])
+
+
+def test_gathered_blocks_are_let_go_once_they_have_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = make_cache()
+    block_bytes = sum(part[0].nbytes for part in cache.planes[0])
+    monkeypatch.setattr(swap, "STAGING_BYTES", 2 * block_bytes)
+    mover = swap.BlockMover(device := LateDevice(), cache, 5)
+    output = some_step()
+    mover.carry_out(replace(output, swap_out=int_array([[0, 4], [3, 1]])))
+    assert device.num_waiting("out") > 0
+    mover.carry_out(replace(output, swap_out=int_array([[5, 2]])))
+    # The first two made room, so they have left; the third is on its way.
+    assert mover.ended().num_blocks == 2
+    device.finish("out")
+    assert mover.ended().num_blocks == 1
+
+
+def test_the_device_that_is_late_says_when_memory_goes_before_its_copy() -> None:
+    device, place = LateDevice(), torch.zeros(2)
+    with device.copying("out"):
+        place.copy_(torch.ones(2), non_blocking=True)
+    with pytest.raises(ReleasedTooEarlyError):
+        device.finish("out")
+
+
+def some_step() -> SchedulerOutput:
     scheduler = make_scheduler(make_sim_runner().info)
     scheduler.add(make_request("a"), seed=0)
     output = scheduler.schedule(0.0)
     assert output is not None
-    mover.carry_out(replace(output, swap_out=int_array([[0, 4], [3, 1], [5, 2]])))
-    mover.carry_out(replace(output, swap_in=int_array([[4, 1], [2, 0], [1, 2]])))
-    for part, old in zip(cache.parts, before, strict=True):
-        assert torch.equal(part[:3], old[[5, 0, 3]])
+    return output
 
 
 def test_a_step_knows_its_decodes_and_where_its_tokens_go() -> None:
@@ -246,6 +300,6 @@ def assert_attends(backend: AttentionBackend) -> None:
     sequences = Sequences(block_table=table, seq_lens=torch.from_numpy(lens), query_start_loc=starts)
     attend = planned.bind(sequences, [torch.from_numpy(array) for array in planned.arrays])
     for _layer in range(2):
-        caches = torch.randn(6, 4, 2, 16), torch.randn(6, 4, 2, 16)
-        wanted = paged_attention_reference(query, *caches, table, [9, 3], [0, 1, 4])
+        caches = Caches(torch.randn(6, 4, 2, 16), torch.randn(6, 4, 2, 16))
+        wanted = paged_attention_reference(query, caches.keys, caches.values, table, [9, 3], [0, 1, 4])
         assert torch.equal(attend(query, caches), wanted)

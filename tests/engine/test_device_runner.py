@@ -10,9 +10,11 @@ import torch
 
 from device_runners import load_on_host
 from engine_builders import make_request
-from served_tokens import assert_same, load_on_cpu, serve
+from late_device import LateDevice
+from served_tokens import assert_same, entries, load_on_cpu, serve
+from tidemill_engine.config import KvDtype
 from tidemill_engine.runner.base import ModelRunner, RunnerLost
-from tidemill_engine.runner.gpu.swap import BlockMover
+from tidemill_engine.runner.gpu import swap
 from tidemill_engine.scheduler.seams import Seams
 from tiny_models import prompts_of, save_model
 
@@ -80,15 +82,34 @@ def test_other_families_give_the_tokens_of_the_cpu(
 
 
 @pytest.mark.parametrize("way", ["swap", "recompute"])
-def test_preempted_requests_get_the_same_tokens(
-    runner: ModelRunner, cpu_runner: ModelRunner, way: str
+def test_preempted_requests_get_the_same_tokens_however_late_copies_are(
+    directory: Path, cpu_runner: ModelRunner, way: str
 ) -> None:
     prompts = prompts_of(9, 10, 11)
     seams = Seams(costs=SwapAlways()) if way == "swap" else None
+    runner = load_on_host(directory, device=LateDevice(), swap_bytes=1 << 20)
     found = serve(runner, prompts, num_blocks=10, seams=seams, max_tokens=14)
     assert found.scheduler.stats().num_preemptions > 0
     assert any(len(step.swap_in) for step in found.steps) == (way == "swap")
     assert_same(found, serve(cpu_runner, prompts, depth=1, max_tokens=14), 3)
+
+
+@pytest.mark.parametrize("kv_dtype", ["int8", "fp8"])
+def test_a_narrow_cache_is_near_and_the_same_whatever_happens_to_its_blocks(
+    directory: Path, runner: ModelRunner, kv_dtype: KvDtype
+) -> None:
+    prompts = prompts_of(9, 10, 11)
+    narrow = load_on_host(directory, device=LateDevice(), swap_bytes=1 << 20, kv_dtype=kv_dtype)
+    assert narrow.info.num_swap_blocks > 2 * runner.info.num_swap_blocks
+    wanted = serve(narrow, prompts, max_tokens=14, depth=1)
+    swapped = serve(narrow, prompts, num_blocks=10, seams=Seams(costs=SwapAlways()), max_tokens=14)
+    assert any(len(step.swap_in) for step in swapped.steps)
+    assert_same(swapped, wanted, 3)
+    exact = serve(runner, prompts, max_tokens=14)
+    for index in range(3):
+        first, right = entries(wanted, str(index))[0], entries(exact, str(index))[0]
+        assert abs(first.logprobs[0] - right.logprobs[0]) < {"int8": 0.1, "fp8": 0.4}[kv_dtype]
+        assert first.logprobs != right.logprobs
 
 
 def test_a_copy_that_fails_is_the_end(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +118,7 @@ def test_a_copy_that_fails_is_the_end(directory: Path, monkeypatch: pytest.Monke
     def refuse(*_arguments: object) -> torch.Tensor:
         raise torch.OutOfMemoryError("no room to gather blocks")
 
-    monkeypatch.setattr(BlockMover, "_piece", refuse)
+    monkeypatch.setattr(swap._Plane, "room", refuse)
     with pytest.raises(RunnerLost, match="no room to gather blocks"):
         serve(runner, prompts_of(9, 10, 11), num_blocks=10, seams=Seams(costs=SwapAlways()), max_tokens=14)
 

@@ -46,18 +46,28 @@ def test_recomputing_costs_what_the_step_model_says_and_nothing_before_it_is_fit
 def test_what_copies_leave_of_a_step_says_nothing_of_computing() -> None:
     learning, copies = Learning(1024), int_array([[0, 1], [2, 3]])
     for _ in range(64):
-        learning.observe(some_step(), 0.01, 0.0)
+        learning.observe(some_step(), 0.01)
     before = learning.model.fitted()
     assert before.coefficients[0] > 0.0 or before.coefficients[1] > 0.0
     for _ in range(64):
-        learning.observe(some_step(swap_out=copies), 0.02, 0.0199)
+        learning.observe(some_step(swap_out=copies), 0.02, 2, 0.0199)
     assert learning.model.fitted() == before
 
 
 def test_copies_are_learnt_from_steps_that_have_any() -> None:
     learning = Learning(1024)
-    learning.observe(some_step(), 1.0, 0.0)
+    learning.observe(some_step(), 1.0)
     assert learning.costs.swap_seconds(1) == 0.0
     copies = int_array([[0, 1], [2, 3]])
-    learning.observe(some_step(swap_out=copies), 1.0, 0.5)
+    learning.observe(some_step(swap_out=copies), 1.0, 2, 0.5)
     assert learning.costs.swap_seconds(1) == pytest.approx(0.5)
+
+
+def test_copies_that_end_beside_a_later_step_are_learnt_then_and_its_computing_too() -> None:
+    learning, copies = Learning(1024), int_array([[0, 1], [2, 3]])
+    learning.observe(some_step(swap_out=copies), 0.01)
+    assert learning.costs.swap_seconds(1) == 0.0
+    for _ in range(64):
+        learning.observe(some_step(), 0.01, 2, 0.5)
+    assert learning.costs.swap_seconds(1) == pytest.approx(0.5)
+    assert learning.model.is_fitted

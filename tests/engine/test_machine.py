@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,27 @@ def test_memory_figures_come_from_proc_in_bytes(tmp_path: Path) -> None:
 def test_a_gpu_is_looked_for_where_its_driver_is(tmp_path: Path) -> None:
     assert not machine.has_gpu_driver(tmp_path)
     assert machine.has_gpu_driver(make_root(tmp_path, {"dev/nvidiactl": ""}))
+
+
+@pytest.mark.parametrize(("shown", "is_shown"), [(None, True), ("0,1", True), ("", False), ("-1", False)])
+def test_gpus_may_be_hidden_from_a_process(shown: str | None, *, is_shown: bool) -> None:
+    assert machine.shows_gpus({} if shown is None else {"CUDA_VISIBLE_DEVICES": shown}) == is_shown
+
+
+@pytest.mark.parametrize(("version", "is_for_gpus"), [("2.15.0+cu132", True), ("2.15.0+cpu", False)])
+def test_a_torch_for_cpus_only_is_told_by_its_version(
+    version: str, monkeypatch: pytest.MonkeyPatch, *, is_for_gpus: bool
+) -> None:
+    monkeypatch.setattr("importlib.metadata.version", lambda _name: version)
+    assert machine.has_torch_for_gpus() == is_for_gpus
+
+
+def test_without_torch_no_gpu_is_expected(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.version", missing)
+    assert not machine.has_torch_for_gpus()
 
 
 def test_this_machine_has_memory_and_threads() -> None:

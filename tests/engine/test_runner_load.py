@@ -68,18 +68,22 @@ def test_a_cpu_with_a_broken_driver_computes_itself(
 
 
 @pytest.mark.parametrize(
-    ("model", "device", "message"),
+    ("model", "cache", "device", "message"),
     [
-        ({}, {"attention_backend": "flash-attn"}, "flash-attn computes on a GPU"),
-        ({}, {"attention_backend": "flashinfer"}, "flashinfer computes on a GPU"),
-        ({"kernels": "avx2"}, {"tensor_parallel_size": 3}, "avx2 do not divide a model"),
+        ({}, {}, {"attention_backend": "flash-attn"}, "flash-attn computes on a GPU"),
+        ({}, {}, {"attention_backend": "flashinfer"}, "flashinfer computes on a GPU"),
+        ({"kernels": "avx2"}, {}, {"tensor_parallel_size": 3}, "avx2 do not divide a model"),
+        ({"quantization": "fp8"}, {}, {}, "fp8 is for GPUs"),
+        ({}, {"dtype": "int8"}, {}, "--kv-cache-dtype int8 is for GPUs"),
     ],
 )
 def test_what_a_cpu_would_not_do_as_asked_is_refused(
-    model: dict[str, Any], device: dict[str, Any], message: str
+    model: dict[str, Any], cache: dict[str, Any], device: dict[str, Any], message: str
 ) -> None:
     config = CoreConfig(
-        model=ModelConfig(uri="builtin://smollm2-135m", **model), device=DeviceConfig(name="cpu", **device)
+        model=ModelConfig(uri="builtin://smollm2-135m", **model),
+        cache=CacheConfig(**cache),
+        device=DeviceConfig(name="cpu", **device),
     )
     with pytest.raises(ModelLoadError, match=message) as caught:
         load_runner(config, lambda _read, _total: None)

@@ -20,6 +20,7 @@ from tidemill_kernels.paged_attention.launch import (
     plan_parts,
 )
 from tidemill_kernels.paged_attention.triton_kernel import AttentionOptions, PagedBatch, paged_attention
+from tidemill_kernels.rope_kv_write import NARROW_MOST
 
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3}
 Sequences = list[tuple[int, int]]
@@ -64,6 +65,7 @@ class Case:
         options: AttentionOptions | None = None,
         padding: int = 0,
         caches: tuple[torch.Tensor, torch.Tensor] | None = None,
+        scales: tuple[torch.Tensor, torch.Tensor] | None = None,
     ) -> torch.Tensor:
         tiles = [*launch.tile_sequences, *[-1] * padding], [*launch.tile_starts, *[0] * padding]
         batch = PagedBatch(
@@ -75,7 +77,7 @@ class Case:
         )
         plain = AttentionOptions(scale=1 / math.sqrt(self.heads.head_dim))
         pair = caches or (self.caches[0], self.caches[1])
-        return paged_attention(self.query, pair, batch, launch, options or plain)
+        return paged_attention(self.query, pair, batch, launch, options or plain, scales=scales)
 
     def reference(self) -> torch.Tensor:
         return paged_attention_reference(
@@ -143,15 +145,16 @@ def test_sees_only_the_window_and_caps_scores(window: int, soft_cap: float, num_
     torch.testing.assert_close(found, case.dense(options), rtol=2e-5, atol=2e-5)
 
 
-def test_folds_the_scales_of_an_int8_cache() -> None:
-    case = Case([(70, 1), (0, 9)], heads=SMALL)
-    scales = [float(cache.abs().max()) / 127 for cache in case.caches]
-    narrow = [
-        (cache / scale).round().to(torch.int8) for cache, scale in zip(case.caches, scales, strict=True)
-    ]
-    case.caches = tuple(cache.float() * scale for cache, scale in zip(narrow, scales, strict=True))
-    options = AttentionOptions(scale=1 / math.sqrt(24), key_scale=scales[0], value_scale=scales[1])
-    found = case.run(case.plan(), options=options, caches=(narrow[0], narrow[1]))
+@pytest.mark.parametrize("num_multiprocessors", [1, 100])
+@pytest.mark.parametrize("kind", [torch.int8, torch.float8_e4m3fn])
+def test_folds_the_scales_of_a_narrow_cache(kind: torch.dtype, num_multiprocessors: int) -> None:
+    case = Case([(520, 1), (0, 9)], heads=SMALL)
+    scales = [cache.abs().amax(-1) / NARROW_MOST[kind] for cache in case.caches]
+    scaled = [cache / scale[..., None] for cache, scale in zip(case.caches, scales, strict=True)]
+    narrow = [(numbers.round() if kind == torch.int8 else numbers).to(kind) for numbers in scaled]
+    case.caches = tuple(cache.float() * scale[..., None] for cache, scale in zip(narrow, scales, strict=True))
+    launch = case.plan(num_multiprocessors)
+    found = case.run(launch, caches=(narrow[0], narrow[1]), scales=(scales[0], scales[1]))
     torch.testing.assert_close(found, case.reference(), rtol=1e-5, atol=1e-5)
 
 
@@ -174,14 +177,16 @@ def test_a_token_gets_the_same_numbers_alone_and_in_a_batch() -> None:
 def test_slots_beyond_32_bits_are_reached() -> None:
     """An offset into a cache of more than 2 ** 31 elements must not wrap."""
     case = Case([(3, 1)], heads=HeadShape(num_heads=1, num_kv_heads=1, head_dim=16))
-    options = AttentionOptions(scale=0.25, key_scale=0.01, value_scale=0.01)
     near = (case.caches[0] * 50).to(torch.int8)
-    wanted = case.run(case.plan(), options=options, caches=(near, near))
+    hundredth = torch.full(near.shape[:3], 0.01)
+    wanted = case.run(case.plan(), caches=(near, near), scales=(hundredth, hundredth))
     last = 2**31 // 256 + 5
     far = torch.zeros((last + 1, 16, 1, 16), dtype=torch.int8)
     far[last] = near[case.table[0, 0]]
+    scales = torch.zeros(far.shape[:3])
+    scales[last] = 0.01
     case.table = torch.tensor([[last]], dtype=torch.int32)
-    assert torch.equal(case.run(case.plan(), options=options, caches=(far, far)), wanted)
+    assert torch.equal(case.run(case.plan(), caches=(far, far), scales=(scales, scales)), wanted)
 
 
 def test_an_empty_batch_gives_an_empty_answer() -> None:

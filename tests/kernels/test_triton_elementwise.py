@@ -93,17 +93,40 @@ def test_rotates_queries_and_writes_keys_and_values(
         assert_close(cache, reference)
 
 
-def test_writes_keys_and_values_as_scaled_int8() -> None:
+@pytest.mark.parametrize("kind", [torch.int8, torch.float8_e4m3fn])
+def test_writes_narrow_keys_and_values_with_a_scale_for_each_head(kind: torch.dtype) -> None:
+    layout = QkvLayout(num_heads=4, num_kv_heads=2, head_dim=10)
+    angles = normal(50, 5, seed=3)
+    rotation = Rotation(cos=angles.cos(), sin=angles.sin())
+    qkv = normal(4, layout.width)
+    qkv[3, 50:60] = 0.0  # a head of zeros
+    qkv[0] *= 1000
+    places = torch.tensor([0, 49, 7, 8]), torch.tensor([5, -1, 0, 11])
+    read = []
+    for write in (rope_kv_write, rope_kv_write_reference):
+        caches = [torch.zeros(3, 4, 2, 10, dtype=kind) for _ in range(2)]
+        scales = [torch.zeros(3, 4, 2) for _ in range(2)]
+        write(qkv, *places, (caches[0], caches[1]), layout, rotation, scales=(scales[0], scales[1]))
+        read += [cache.float() * scale[..., None] for cache, scale in zip(caches, scales, strict=True)]
+    step = 1 / 127 if kind == torch.int8 else 1 / 8
+    plain = [torch.zeros(3, 4, 2, 10) for _ in range(2)]
+    rope_kv_write_reference(qkv, *places, (plain[0], plain[1]), layout, rotation)
+    for found, wanted, exact in zip(read[:2], read[2:], plain, strict=True):
+        # A number just between two may be rounded to either.
+        largest = exact.abs().amax(-1, keepdim=True)
+        assert ((found - wanted).abs() <= largest * step * 1.01).all()
+        assert ((found - exact).abs() <= largest * step * 0.51).all()
+        assert (found[0, 1:4] == 0).all()
+
+
+def test_a_cache_and_its_scales_go_together() -> None:
     layout = QkvLayout(num_heads=2, num_kv_heads=1, head_dim=8)
     rotation = Rotation(cos=torch.ones(4, 4), sin=torch.zeros(4, 4))
-    qkv = normal(3, layout.width)
     caches = [torch.zeros(1, 4, 1, 8, dtype=torch.int8) for _ in range(2)]
-    rope_kv_write(
-        qkv, torch.arange(3), torch.arange(3), (caches[0], caches[1]), layout, rotation, scales=(0.05, 0.02)
-    )
-    key, value = qkv[:, 16:24], qkv[:, 24:]
-    assert (caches[0][0, :3, 0].float() * 0.05 - key).abs().max() <= 0.0251
-    assert (caches[1][0, :3, 0].float() * 0.02 - value.clamp(-2.54, 2.54)).abs().max() <= 0.0101
+    with pytest.raises(ValueError, match="needs scales"):
+        rope_kv_write(
+            normal(1, layout.width), torch.zeros(1), torch.zeros(1), (caches[0], caches[1]), layout, rotation
+        )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int8])

@@ -16,7 +16,7 @@ from tidemill_kernels.paged_attention.launch import HeadShape
 from tidemill_kernels.paged_attention.triton_kernel import AttentionOptions
 from tidemill_kernels.rms_norm import rms_norm_reference
 from tidemill_kernels.rms_norm.triton_kernel import add_rms_norm
-from tidemill_kernels.rope_kv_write import QkvLayout, Rotation
+from tidemill_kernels.rope_kv_write import NARROW_MOST, QkvLayout, Rotation
 from tidemill_kernels.rope_kv_write.reference import rope_kv_write_reference
 from tidemill_kernels.rope_kv_write.triton_kernel import rope_kv_write
 from tidemill_kernels.sampler import Drawing
@@ -111,16 +111,13 @@ def _narrow(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attend over a cache of 8 bits, and over what its numbers stand for."""
     case = PagedCase.make([(70, 1), (0, 9)], heads, dtype, place.torch_device)
-    most = 127.0 if kind == torch.int8 else 448.0
-    scales = [float(cache.abs().max()) / most for cache in case.caches]
-    scaled = [cache.float() / scale for cache, scale in zip(case.caches, scales, strict=True)]
+    scales = [cache.float().abs().amax(-1) / NARROW_MOST[kind] for cache in case.caches]
+    scaled = [cache.float() / scale[..., None] for cache, scale in zip(case.caches, scales, strict=True)]
     narrow = [(part.round() if kind == torch.int8 else part).to(kind) for part in scaled]
     for cache, part, scale in zip(case.caches, narrow, scales, strict=True):
-        cache.copy_(part.float() * scale)
-    options = AttentionOptions(
-        scale=1 / math.sqrt(heads.head_dim), key_scale=scales[0], value_scale=scales[1]
-    )
-    found = case.attending(place.device.gpu, options, (narrow[0], narrow[1]))()
+        cache.copy_(part.float() * scale[..., None])
+    options = AttentionOptions(scale=1 / math.sqrt(heads.head_dim))
+    found = case.attending(place.device.gpu, options, (narrow[0], narrow[1]), (scales[0], scales[1]))()
     return found, case.dense(options)
 
 

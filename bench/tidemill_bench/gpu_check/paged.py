@@ -57,6 +57,7 @@ class PagedCase:
         gpu: Gpu,
         options: AttentionOptions,
         caches: tuple[torch.Tensor, torch.Tensor] | None = None,
+        scales: tuple[torch.Tensor, torch.Tensor] | None = None,
     ) -> Callable[[], torch.Tensor]:
         """Lay attention by our kernel out, and return what computes it without waiting for the host."""
         device = self.query.device
@@ -73,7 +74,8 @@ class PagedCase:
             tile_sequences=torch.from_numpy(launch.tile_sequences).to(device),
             tile_starts=torch.from_numpy(launch.tile_starts).to(device),
         )
-        return partial(paged_attention, self.query, caches or self.caches, batch, launch, options)
+        pair = caches or self.caches
+        return partial(paged_attention, self.query, pair, batch, launch, options, scales=scales)
 
     def gathered(self, index: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return one sequence's queries `[new, heads, dim]` and keys and values `[length, kv heads, dim]`."""

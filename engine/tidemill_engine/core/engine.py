@@ -143,7 +143,8 @@ class EngineCore:
         seconds = ended - max(step.started, self._last_ended)
         self._last_ended = ended
         if self._learning is not None and is_whole:
-            self._learning.observe(step.output, seconds, step.result.copy_seconds)
+            result = step.result
+            self._learning.observe(step.output, seconds, result.num_copied, result.copy_seconds)
         outputs = self.scheduler.update(step.result, ended)
         return StepReport(outputs=outputs, num_tokens=step.output.num_tokens, seconds=seconds)
 

@@ -62,14 +62,16 @@ class Learning:
             on_end=self._note_end,
         )
 
-    def observe(self, output: SchedulerOutput, seconds: float, copy_seconds: float) -> None:
-        """Learn from one step: what copies take where it has any, else what computing takes.
+    def observe(
+        self, output: SchedulerOutput, seconds: float, num_copied: int = 0, copy_seconds: float = 0.0
+    ) -> None:
+        """Learn from one step, and from copies that have ended since the one before.
 
         A GPU copies beside its computing: what is left of a step beyond its copies may be next to nothing.
         """
-        num_copied = len(output.swap_out) + len(output.swap_in) + len(output.block_copies)
         if num_copied:
             self.costs.observe(num_copied, copy_seconds)
+        if len(output.swap_out) + len(output.swap_in) + len(output.block_copies):
             return
         features = features_of(output)
         self.model.observe(features, seconds)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from tidemill_kernels.rms_norm.triton_kernel import add_rms_norm
-from tidemill_kernels.rope_kv_write import QkvLayout, Rotation
+from tidemill_kernels.rope_kv_write import NARROW_MOST, QkvLayout, Rotation
 from tidemill_kernels.rope_kv_write.triton_kernel import rope_kv_write
 from tidemill_kernels.silu_mul.triton_kernel import silu_mul
 
@@ -23,7 +23,22 @@ if TYPE_CHECKING:
     from tidemill_engine.models.llama_weights import LlamaLayer, LlamaWeights
     from tidemill_engine.parallel.group import RankGroup
 
-Caches = tuple[torch.Tensor, torch.Tensor]
+SCALE_DTYPE = torch.float32
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+class Caches(NamedTuple):
+    """A layer's keys and values, each `[num_blocks, block_size, num_kv_heads, head_dim]`.
+
+    scales: of keys and values that are narrower than the model's numbers, each `[num_blocks, block_size,
+    num_kv_heads]`.
+    """
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    scales: Pair | None = None
+
+
 Attend = Callable[[torch.Tensor, Caches], torch.Tensor]
 """From queries `[num_tokens, num_heads, head_dim]` and a layer's keys and values to what they attend to."""
 
@@ -38,21 +53,49 @@ class DeviceInputs:
     attend: Attend
 
 
+@dataclass(frozen=True, kw_only=True)
+class CacheShape:
+    """What a cache's blocks are: `dtype` is the model's, or one of `NARROW_MOST`, with scales then."""
+
+    config: LlamaConfig
+    block_size: int
+    dtype: torch.dtype
+
+    @property
+    def is_narrow(self) -> bool:
+        """Say whether each head of each slot has a scale."""
+        return self.dtype in NARROW_MOST
+
+    @property
+    def block_bytes(self) -> int:
+        """Return what one block takes over all layers, keys, values and scales."""
+        config = self.config
+        head_bytes = config.head_dim * self.dtype.itemsize + (SCALE_DTYPE.itemsize if self.is_narrow else 0)
+        return 2 * config.num_layers * self.block_size * config.num_kv_heads * head_bytes
+
+
 class DeviceCache:
     """Keys and values of all layers, `[num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim]`."""
 
-    def __init__(self, config: LlamaConfig, num_blocks: int, block_size: int, like: torch.Tensor) -> None:
-        shape = (config.num_layers, 2, num_blocks, block_size, config.num_kv_heads, config.head_dim)
-        self._blocks = torch.zeros(shape, dtype=like.dtype, device=like.device)
+    def __init__(self, shape: CacheShape, num_blocks: int, device: torch.device) -> None:
+        config = shape.config
+        heads = (config.num_layers, 2, num_blocks, shape.block_size, config.num_kv_heads)
+        # Bytes of float8 are moved as what every operator knows.
+        stored = torch.uint8 if shape.dtype == torch.float8_e4m3fn else shape.dtype
+        self._stored = torch.zeros((*heads, config.head_dim), dtype=stored, device=device)
+        self._blocks = self._stored.view(shape.dtype)
+        self._scales = torch.zeros(heads, dtype=SCALE_DTYPE, device=device) if shape.is_narrow else None
 
     def layer(self, index: int) -> Caches:
-        """Return one layer's keys and values: each `[num_blocks, block_size, num_kv_heads, head_dim]`."""
-        return self._blocks[index, 0], self._blocks[index, 1]
+        """Return one layer's keys and values."""
+        scales = None if self._scales is None else (self._scales[index, 0], self._scales[index, 1])
+        return Caches(self._blocks[index, 0], self._blocks[index, 1], scales)
 
     @property
-    def parts(self) -> list[torch.Tensor]:
-        """Return all layers' keys and values, one after another."""
-        return list(self._blocks.flatten(0, 1))
+    def planes(self) -> list[list[torch.Tensor]]:
+        """Return what is moved with a block: of one dtype all layers' keys and values, one after another."""
+        every = [self._stored] if self._scales is None else [self._stored, self._scales]
+        return [list(plane.flatten(0, 1)) for plane in every]
 
 
 class DeviceLlama:
@@ -89,9 +132,10 @@ class DeviceLlama:
                 layer.qkv(normed),
                 inputs.positions,
                 inputs.slot_mapping,
-                caches,
+                (caches.keys, caches.values),
                 self._layout,
                 self._rotations[index],
+                caches.scales,
             )
             attended = inputs.attend(query, caches)
             hidden = group.sum(layer.out(attended.flatten(1)))

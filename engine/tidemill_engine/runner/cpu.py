@@ -54,6 +54,7 @@ class LaunchedStep:
     step_id: int
     batch: Batch
     computed: Computed
+    num_copied: int
     copy_seconds: float
 
 
@@ -87,7 +88,7 @@ class CpuRunner(ABC):
 
     def launch(self, output: SchedulerOutput) -> None:
         """Do a step's copies and compute it up to its logits."""
-        copy_seconds = self._copy(output)
+        num_copied, copy_seconds = self._copy(output)
         self._tables.apply(output)
         for new_row in output.new_rows:
             self._rows[new_row.row] = new_row
@@ -97,7 +98,13 @@ class CpuRunner(ABC):
         wants_logits = len(output.mask_rows) > 0 or not self._is_plain[batch.logit_rows].all()
         computed = self._compute(batch, wants_logits=bool(wants_logits))
         self._launched.append(
-            LaunchedStep(step_id=output.step_id, batch=batch, computed=computed, copy_seconds=copy_seconds)
+            LaunchedStep(
+                step_id=output.step_id,
+                batch=batch,
+                computed=computed,
+                num_copied=num_copied,
+                copy_seconds=copy_seconds,
+            )
         )
 
     def sample(self, masks: TokenMasks | None) -> StepResult:
@@ -107,15 +114,16 @@ class CpuRunner(ABC):
             raise NotImplementedError("grammar masks are not applied yet")
         return self._result(step, self._chosen(step))
 
-    def _copy(self, output: SchedulerOutput) -> float:
-        """Do a step's copies in their order and return the seconds that they took."""
-        if not (len(output.swap_out) or len(output.swap_in) or len(output.block_copies)):
-            return 0.0
+    def _copy(self, output: SchedulerOutput) -> tuple[int, float]:
+        """Do a step's copies in their order and return how many blocks they were, and the seconds."""
+        num_copied = len(output.swap_out) + len(output.swap_in) + len(output.block_copies)
+        if num_copied == 0:
+            return 0, 0.0
         started = time.monotonic()
         copy_in_order(output.swap_out, self._copies.swap_out)
         copy_in_order(output.swap_in, self._copies.swap_in)
         copy_in_order(output.block_copies, self._copies.within)
-        return time.monotonic() - started
+        return num_copied, time.monotonic() - started
 
     def _chosen(self, step: LaunchedStep) -> Sampled:
         """Take the best tokens where they are all that is asked for, and sample the others."""
@@ -171,6 +179,7 @@ class CpuRunner(ABC):
         }
         return StepResult(
             step_id=step.step_id,
+            num_copied=step.num_copied,
             copy_seconds=step.copy_seconds,
             rows=rows[is_valid],
             token_ids=tokens[is_valid].reshape(-1, 1),

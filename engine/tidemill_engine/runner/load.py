@@ -9,6 +9,7 @@ import errno
 import logging
 from typing import TYPE_CHECKING
 
+from tidemill_engine.config import GPU_LIBRARIES
 from tidemill_engine.errors import EngineError, ModelLoadError
 from tidemill_engine.model_uri import SimModel, find_model_path, parse_model_uri
 from tidemill_engine.models.weights import open_weights
@@ -16,7 +17,7 @@ from tidemill_engine.runner import machine
 from tidemill_engine.runner.sim import load_sim_runner
 
 if TYPE_CHECKING:
-    from tidemill_engine.config import AttentionBackendName, CoreConfig
+    from tidemill_engine.config import CoreConfig
     from tidemill_engine.model_uri import BuiltinModel, FileModel
     from tidemill_engine.parallel.membership import Membership
     from tidemill_engine.runner.base import ModelRunner, ReportProgress
@@ -25,7 +26,6 @@ logger = logging.getLogger(__name__)
 
 _MEMORY_REFUSED = ("can't allocate memory", "CUDA out of memory", "CUDA error: out of memory")
 """Torch's words: for the CPU, for a GPU, and by the driver, as for pinned memory of the host."""
-GPU_LIBRARIES: tuple[AttentionBackendName, ...] = ("flash-attn", "flashinfer")
 
 
 def load_runner(
@@ -87,6 +87,11 @@ def _load_real_model(
 def _refuse_what_a_cpu_ignores(config: CoreConfig) -> None:
     """Raise where something was asked for by name that computing on this CPU would not do."""
     backend, kernels = config.device.attention_backend, config.model.kernels
+    if config.cache.dtype != "auto":
+        raise ModelLoadError(
+            f"--kv-cache-dtype {config.cache.dtype} is for GPUs, and the CPU was chosen",
+            reason="InvalidConfig",
+        )
     if config.model.quantization == "fp8":
         raise ModelLoadError(
             "--quantization fp8 is for GPUs; the CPU was chosen, which makes int8 or int4 of weights",

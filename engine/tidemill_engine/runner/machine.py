@@ -5,8 +5,10 @@ Knows where Linux says so (proc(5), cgroups(7)); takes no decision.
 
 from __future__ import annotations
 
+import importlib.metadata
 import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 _KIB = 1024
@@ -24,6 +26,20 @@ def num_threads(root: Path = Path("/")) -> int:
 def has_gpu_driver(root: Path = Path("/")) -> bool:
     """Say whether the device files of an NVIDIA driver are here; a GPU may be missing or broken still."""
     return any((root / "dev" / name).exists() for name in _GPU_DRIVER_FILES)
+
+
+def shows_gpus(environment: Mapping[str, str]) -> bool:
+    """Say whether the CUDA driver would show this process GPUs, if there are any."""
+    shown = environment.get("CUDA_VISIBLE_DEVICES")
+    return shown is None or shown.strip() not in {"", "-1", "NoDevFiles"}
+
+
+def has_torch_for_gpus() -> bool:
+    """Say whether a torch is installed that is not one for CPUs only, without importing it."""
+    try:
+        return not importlib.metadata.version("torch").endswith("+cpu")
+    except importlib.metadata.PackageNotFoundError:
+        return False
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:

@@ -14,7 +14,7 @@ from tidemill_kernels.rms_norm.launch import plan_norm
 from tidemill_kernels.silu_mul.launch import plan_gate
 from tidemill_kernels.weight_quant.launch import plan_product
 
-Constant = int | bool
+Constant = int | bool | float
 
 FP8_CAPABILITY = 89
 NUM_MULTIPROCESSORS = 132
@@ -75,7 +75,9 @@ def _attention_variants(gpu: Gpu) -> list[Variant]:
                 )
     decode = plan_attention([1], [512], LLAMA_8B, gpu)
     narrow = [
-        _attention(f"llama-8b-decode-bf16-{kv}", LLAMA_8B, decode, "bf16", kv) for kv in ("i8", "fp8e4nv")
+        _attention(f"llama-8b-{step}-bf16-{kv}", LLAMA_8B, launch, "bf16", kv)
+        for step, launch in (("decode", decode), ("prefill", plan_attention([2048], [2048], LLAMA_8B, gpu)))
+        for kv in ("i8", "fp8e4nv")
     ]
     options: Mapping[str, Constant] = {"WINDOW": 1024, "HAS_SOFT_CAP": True}
     prefill = plan_attention([2048], [4096], LLAMA_8B, gpu)
@@ -104,11 +106,12 @@ def _attention(
             "query_ptr": dtype,
             "key_cache_ptr": kv or dtype,
             "value_cache_ptr": kv or dtype,
+            **dict.fromkeys(("key_scales_ptr", "value_scales_ptr"), "fp32" if kv else dtype),
             **{f"{index}_ptr": "i32" for index in indices},
         },
         numbers={
             **dict.fromkeys((*strides, "num_tokens", "block_size"), "i32"),
-            **dict.fromkeys(("scale_log2", "soft_cap", "key_scale", "value_scale"), "fp32"),
+            **dict.fromkeys(("scale_log2", "soft_cap"), "fp32"),
         },
         constants={
             "WINDOW": 0,
@@ -182,12 +185,13 @@ def _rotation_variants() -> list[Variant]:
             pointers={
                 **dict.fromkeys(("qkv_ptr", "query_ptr", "q_norm_ptr", "k_norm_ptr"), "bf16"),
                 **dict.fromkeys(("key_cache_ptr", "value_cache_ptr"), kv),
+                **dict.fromkeys(("key_scales_ptr", "value_scales_ptr"), "fp32"),
                 **dict.fromkeys(("positions_ptr", "slot_mapping_ptr"), "i64"),
                 **dict.fromkeys(("cos_ptr", "sin_ptr"), "fp32"),
             },
             numbers={
                 **dict.fromkeys(("stride_qkv_token", "stride_query_token"), "i32"),
-                **dict.fromkeys(("eps", "inverse_key_scale", "inverse_value_scale"), "fp32"),
+                "eps": "fp32",
             },
             constants={
                 "NUM_HEADS": 32,
@@ -195,6 +199,7 @@ def _rotation_variants() -> list[Variant]:
                 "HEAD_DIM": 128,
                 "HALF_BLOCK": 64,
                 "HAS_NORM": has_norm,
+                "NARROW_MOST": {"i8": 127.0, "fp8e4nv": 448.0}.get(kv, 0.0),
                 "IS_INT8": kv == "i8",
             },
             num_warps=1,

@@ -23,14 +23,12 @@ class AttentionOptions:
     """What a model asks of attention.
 
     scale: of scores; window: how many of the newest tokens are seen, 0 = all; soft_cap: scores become
-    `cap * tanh(score / cap)`, 0 = off; key_scale, value_scale: what cached numbers are multiplied by.
+    `cap * tanh(score / cap)`, 0 = off.
     """
 
     scale: float
     window: int = 0
     soft_cap: float = 0.0
-    key_scale: float = 1.0
-    value_scale: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +56,8 @@ def paged_attention_kernel(
     query_ptr,
     key_cache_ptr,
     value_cache_ptr,
+    key_scales_ptr,
+    value_scales_ptr,
     block_table_ptr,
     seq_lens_ptr,
     query_start_ptr,
@@ -70,8 +70,6 @@ def paged_attention_kernel(
     num_tokens,
     scale_log2,
     soft_cap,
-    key_scale,
-    value_scale,
     block_size,
     WINDOW: tl.constexpr,
     HAS_SOFT_CAP: tl.constexpr,
@@ -130,14 +128,17 @@ def paged_attention_kernel(
         positions = start + tl.arange(0, KEYS)
         is_key = positions < last
         blocks = tl.load(table + positions // block_size, mask=is_key, other=0).to(tl.int64)
-        slots = (blocks * block_size + positions % block_size) * stride_cache_slot + kv_head * HEAD_DIM
+        places = blocks * block_size + positions % block_size
+        slots = places * stride_cache_slot + kv_head * HEAD_DIM
         key_mask = is_dim[:, None] & is_key[None, :]
         keys = tl.load(key_cache_ptr + slots[None, :] + dims[:, None], mask=key_mask, other=0.0)
         if IS_NARROW:
             keys = keys.to(tl.float32).to(query.dtype)
         scores = tl.dot(query, keys) * scale_log2
         if IS_NARROW:
-            scores *= key_scale
+            # A cache of 2 ** 31 heads would hold more than any device.
+            scale_places = places.to(tl.int32) * (NUM_HEADS // GROUP) + kv_head
+            scores *= tl.load(key_scales_ptr + scale_places, mask=is_key, other=0.0)[None, :]
         if HAS_SOFT_CAP:
             # tanh by exponentials; scores are in units of log2(e), the cap too.
             ratio = tl.exp2(-2.0 * tl.abs(scores) / soft_cap * 1.4426950408889634)
@@ -155,21 +156,20 @@ def paged_attention_kernel(
         values = tl.load(value_cache_ptr + slots[:, None] + dims[None, :], mask=tl.trans(key_mask), other=0.0)
         if IS_NARROW:
             values = values.to(tl.float32).to(query.dtype)
+            weights *= tl.load(value_scales_ptr + scale_places, mask=is_key, other=0.0)[None, :]
         summed = summed * shrink[:, None] + tl.dot(weights.to(query.dtype), values)
         largest = larger
 
-    if IS_NARROW:
-        summed *= value_scale
     if NUM_PARTS == 1:
         result = summed / tl.where(total == 0.0, 1.0, total)[:, None]
         out_places = tokens[:, None] * stride_out_token + heads[:, None] * HEAD_DIM + dims[None, :]
         tl.store(out_ptr + out_places, result.to(out_ptr.dtype.element_ty), mask=row_mask)
     else:
-        places = (part.to(tl.int64) * num_tokens + tokens) * NUM_HEADS + heads
-        tl.store(part_out_ptr + places[:, None] * HEAD_DIM + dims[None, :], summed, mask=row_mask)
-        tl.store(part_stats_ptr + places, largest, mask=is_row)
+        part_places = (part.to(tl.int64) * num_tokens + tokens) * NUM_HEADS + heads
+        tl.store(part_out_ptr + part_places[:, None] * HEAD_DIM + dims[None, :], summed, mask=row_mask)
+        tl.store(part_stats_ptr + part_places, largest, mask=is_row)
         count = tl.full([], NUM_PARTS * NUM_HEADS, tl.int64) * num_tokens
-        tl.store(part_stats_ptr + count + places, total, mask=is_row)
+        tl.store(part_stats_ptr + count + part_places, total, mask=is_row)
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
@@ -212,6 +212,7 @@ def paged_attention(
     launch: AttentionLaunch,
     options: AttentionOptions,
     out: torch.Tensor | None = None,
+    scales: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """Return causal attention of this step's tokens, `[num_tokens, num_heads, head_dim]`, in `out` if given.
 
@@ -238,6 +239,8 @@ def paged_attention(
         query,
         caches[0],
         caches[1],
+        query if scales is None else scales[0],
+        query if scales is None else scales[1],
         batch.block_table,
         batch.seq_lens,
         batch.query_start_loc,
@@ -250,12 +253,10 @@ def paged_attention(
         num_tokens,
         options.scale * _LOG2_E,
         options.soft_cap * _LOG2_E,
-        options.key_scale,
-        options.value_scale,
         block_size,
         WINDOW=options.window,
         HAS_SOFT_CAP=options.soft_cap > 0,
-        IS_NARROW=caches[0].dtype != query.dtype,
+        IS_NARROW=scales is not None,
         NUM_HEADS=num_heads,
         GROUP=heads.group,
         GROUP_PADDED=heads.padded_group,

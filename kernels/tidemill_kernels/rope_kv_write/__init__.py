@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["QkvLayout", "Rotation"]
+__all__ = ["NARROW_MOST", "QkvLayout", "Rotation"]
+
+NARROW_MOST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
+"""Dtypes of a cache that is narrower than the model, and the number that a head's largest becomes."""
 
 
 @dataclass(frozen=True, kw_only=True)

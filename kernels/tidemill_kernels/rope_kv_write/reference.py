@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import torch
 
-from tidemill_kernels.rope_kv_write import QkvLayout, Rotation
+from tidemill_kernels.rope_kv_write import NARROW_MOST, QkvLayout, Rotation
 
 
-def rope_kv_write_reference(
+def rope_kv_write_reference(  # noqa: PLR0913, PLR0917 - the kernel's own
     qkv: torch.Tensor,
     positions: torch.Tensor,
     slot_mapping: torch.Tensor,
     caches: tuple[torch.Tensor, torch.Tensor],
     layout: QkvLayout,
     rotation: Rotation,
+    scales: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> torch.Tensor:
-    """Return rotated queries `[num_tokens, num_heads, head_dim]`; arguments as for the kernel, scales 1."""
+    """Return rotated queries `[num_tokens, num_heads, head_dim]`; arguments as for the kernel."""
     heads = qkv.view(qkv.shape[0], -1, layout.head_dim).float()
     query, new = heads[:, : layout.num_heads], heads[:, layout.num_heads :]
     key, value = new.chunk(2, dim=1)
     query = _rotated(_normed(query, rotation.q_norm, rotation.eps), positions, rotation)
     key = _rotated(_normed(key, rotation.k_norm, rotation.eps), positions, rotation)
     written = slot_mapping >= 0
-    for cache, new in zip(caches, (key, value), strict=True):
-        cache.view(-1, *cache.shape[2:])[slot_mapping[written]] = new[written].to(cache.dtype)
+    slots = slot_mapping[written]
+    for index, (cache, new) in enumerate(zip(caches, (key[written], value[written]), strict=True)):
+        if scales is not None:
+            scale = (new.abs().amax(-1) / NARROW_MOST[cache.dtype]).clamp(min=torch.finfo(torch.float32).tiny)
+            scales[index].view(-1, layout.num_kv_heads)[slots] = scale
+            new = new / scale[..., None]  # noqa: PLW2901
+        new = new.round() if cache.dtype == torch.int8 else new  # noqa: PLW2901
+        cache.view(-1, *cache.shape[2:])[slots] = new.to(cache.dtype)
     return query.to(qkv.dtype)
 
 

@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tidemill_kernels.rope_kv_write import QkvLayout, Rotation
+from tidemill_kernels.rope_kv_write import NARROW_MOST, QkvLayout, Rotation
 
 
 @triton.jit
@@ -21,21 +21,23 @@ def rope_kv_write_kernel(
     sin_ptr,
     q_norm_ptr,
     k_norm_ptr,
+    key_scales_ptr,
+    value_scales_ptr,
     stride_qkv_token,
     stride_query_token,
     eps,
-    inverse_key_scale,
-    inverse_value_scale,
     NUM_HEADS: tl.constexpr,
     NUM_KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     HALF_BLOCK: tl.constexpr,
     HAS_NORM: tl.constexpr,
+    NARROW_MOST: tl.constexpr,
     IS_INT8: tl.constexpr,
 ):
     """One head of one token per program: first the queries' heads, then the keys', then the values'.
 
-    The caches are `[num_slots, NUM_KV_HEADS, HEAD_DIM]`; a negative slot is padding and is not written.
+    The caches are `[num_slots, NUM_KV_HEADS, HEAD_DIM]`; a negative slot is padding and is not written. With
+    NARROW_MOST each head of each slot has a scale `[num_slots, NUM_KV_HEADS]`, by which its largest is that.
     """
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
@@ -67,12 +69,19 @@ def rope_kv_write_kernel(
         is_key = head < NUM_HEADS + NUM_KV_HEADS
         kv_head = head - NUM_HEADS - tl.where(is_key, 0, NUM_KV_HEADS)
         cache_ptr = key_cache_ptr if is_key else value_cache_ptr
-        inverse_scale = tl.where(is_key, inverse_key_scale, inverse_value_scale)
-        first *= inverse_scale
-        second *= inverse_scale
+        if NARROW_MOST > 0:
+            largest = tl.maximum(tl.max(tl.abs(first), axis=0), tl.max(tl.abs(second), axis=0))
+            # The least normal number: heads of zeros stay zeros.
+            scale = tl.maximum(largest / NARROW_MOST, 1.1754943508222875e-38)
+            scales_ptr = key_scales_ptr if is_key else value_scales_ptr
+            if slot >= 0:
+                tl.store(scales_ptr + slot * NUM_KV_HEADS + kv_head, scale)
+            # Rounding may carry the largest just beyond the most.
+            first = tl.minimum(tl.maximum(first / scale, -NARROW_MOST), NARROW_MOST)
+            second = tl.minimum(tl.maximum(second / scale, -NARROW_MOST), NARROW_MOST)
         if IS_INT8:
-            first = tl.floor(tl.minimum(tl.maximum(first, -127.0), 127.0) + 0.5)
-            second = tl.floor(tl.minimum(tl.maximum(second, -127.0), 127.0) + 0.5)
+            first = tl.floor(first + 0.5)
+            second = tl.floor(second + 0.5)
         place = cache_ptr + (slot * NUM_KV_HEADS + kv_head) * HEAD_DIM
         if slot >= 0:
             tl.store(place + lanes, first.to(cache_ptr.dtype.element_ty), mask=inside)
@@ -86,14 +95,18 @@ def rope_kv_write(
     caches: tuple[torch.Tensor, torch.Tensor],
     layout: QkvLayout,
     rotation: Rotation,
-    scales: tuple[float, float] = (1.0, 1.0),
+    scales: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """Return rotated queries `[num_tokens, num_heads, head_dim]` and write keys and values to the cache.
 
     qkv: `[num_tokens, layout.width]`; positions, slot_mapping: `[num_tokens]` int64, a negative slot for
     padding; caches: keys and values, each `[num_blocks, block_size, num_kv_heads, head_dim]`, contiguous, in
-    the model's dtype, float8_e4m3fn or int8, then holding value / scale.
+    the model's dtype, or in float8_e4m3fn or int8 as value / scale; then scales: of keys and of values, each
+    `[num_blocks, block_size, num_kv_heads]` float32, contiguous, are written beside them.
     """
+    kind = caches[0].dtype
+    if (kind in NARROW_MOST) != (scales is not None):
+        raise ValueError(f"a cache of {kind} {'needs' if scales is None else 'has no'} scales")
     num_tokens = qkv.shape[0]
     if qkv.shape[1] != layout.width:
         raise ValueError(f"a row of the QKV product has {layout.width} columns, not {qkv.shape[1]}")
@@ -113,17 +126,18 @@ def rope_kv_write(
         rotation.sin,
         rotation.q_norm if has_norm else qkv,
         rotation.k_norm if has_norm else qkv,
+        qkv if scales is None else scales[0],
+        qkv if scales is None else scales[1],
         qkv.stride(0),
         query.stride(0),
         rotation.eps,
-        1.0 / scales[0],
-        1.0 / scales[1],
         NUM_HEADS=layout.num_heads,
         NUM_KV_HEADS=layout.num_kv_heads,
         HEAD_DIM=layout.head_dim,
         HALF_BLOCK=triton.next_power_of_2(layout.head_dim // 2),
         HAS_NORM=has_norm,
-        IS_INT8=caches[0].dtype == torch.int8,
+        NARROW_MOST=NARROW_MOST.get(kind, 0.0),
+        IS_INT8=kind == torch.int8,
         num_warps=1,
     )
     return query

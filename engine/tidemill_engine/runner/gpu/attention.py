@@ -85,7 +85,15 @@ class _Tiles:
         def attend(query: torch.Tensor, caches: Caches) -> torch.Tensor:
             out = torch.empty_like(query)
             for (count, launch), batch in zip(self.launches, batches, strict=True):
-                paged_attention(query[:count], caches, batch, launch, self.options, out=out[:count])
+                paged_attention(
+                    query[:count],
+                    (caches.keys, caches.values),
+                    batch,
+                    launch,
+                    self.options,
+                    out=out[:count],
+                    scales=caches.scales,
+                )
             return out
 
         return attend

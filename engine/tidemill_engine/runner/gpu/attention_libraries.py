@@ -84,8 +84,8 @@ class _FlashStep:
         def attend(query: torch.Tensor, caches: Caches) -> torch.Tensor:
             attended: torch.Tensor = flash_attn_varlen_func(
                 query,
-                caches[0],
-                caches[1],
+                caches.keys,
+                caches.values,
                 cu_seqlens_q=sequences.query_start_loc,
                 cu_seqlens_k=there[0],
                 max_seqlen_q=self.max_new,
@@ -171,7 +171,7 @@ class _InferStep:
                     q_data_type=query.dtype,
                 )
                 is_planned = True
-            attended: torch.Tensor = wrapper.run(query, caches)
+            attended: torch.Tensor = wrapper.run(query, (caches.keys, caches.values))
             return attended
 
         return attend

@@ -10,12 +10,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 
 from tidemill_engine.runner.gpu.memory import DeviceMemory
 from tidemill_kernels.paged_attention.launch import Gpu
+
+Lane = Literal["tokens", "out", "in"]
+"""Chosen tokens to the host; swapped blocks to the host; swapped blocks from the host."""
+LANES: tuple[Lane, ...] = ("tokens", "out", "in")
 
 
 class Mark(Protocol):
@@ -23,6 +27,9 @@ class Mark(Protocol):
 
     def wait(self) -> None:
         """Return once the device has come so far."""
+
+    def has_passed(self) -> bool:
+        """Say whether the device has come so far."""
 
     def seconds_since(self, earlier: Mark) -> float:
         """Return the device's time between two points that it has passed."""
@@ -40,7 +47,10 @@ class Captured:
 
 
 class Device(Protocol):
-    """Where steps are computed. Work is done in order, and none of these waits for it but `Mark.wait`."""
+    """Where steps are computed. Work is done in order, and none of these waits for it but `Mark.wait`.
+
+    There is a stream for computing, and a lane beside it for each kind of copy.
+    """
 
     @property
     def torch_device(self) -> torch.device:
@@ -63,8 +73,15 @@ class Device(Protocol):
     def mark(self) -> Mark:
         """Return the point after all work handed over so far to the stream in use."""
 
-    def copying(self, *, joins: bool) -> AbstractContextManager[None]:
-        """Let copies run beside later steps, after all work so far; later steps wait for them if `joins`."""
+    def copying(self, lane: Lane) -> AbstractContextManager[None]:
+        """Let copies run in a lane, beside later steps: after all computing so far and the lane's own work.
+
+        What they read and write must be kept, and left alone, until a mark in the lane has passed or been
+        followed.
+        """
+
+    def follow(self, mark: Mark) -> None:
+        """Let later work of the stream or lane in use begin after a mark of another; the host goes on."""
 
     def capture(self, work: Callable[[], None]) -> Captured:
         """Return work as one thing that costs the host almost nothing to start."""
@@ -87,6 +104,10 @@ class HostDevice:
         def wait(self) -> None:
             """Return: the work is done."""
 
+        def has_passed(self) -> bool:
+            """Say yes: the work is done."""
+            return True
+
         def seconds_since(self, earlier: Mark) -> float:
             """Return the time between two points."""
             if not isinstance(earlier, HostDevice._Mark):
@@ -106,9 +127,12 @@ class HostDevice:
         return HostDevice._Mark()
 
     @contextmanager
-    def copying(self, *, joins: bool) -> Iterator[None]:  # noqa: ARG002 - there is one stream
+    def copying(self, lane: Lane) -> Iterator[None]:  # noqa: ARG002 - all is done at once
         """Do nothing."""
         yield
+
+    def follow(self, mark: Mark) -> None:
+        """Do nothing: all is done."""
 
     def capture(self, work: Callable[[], None]) -> Captured:
         """Keep the work and do it again."""
@@ -131,7 +155,7 @@ class CudaDevice:
         self.gpu = Gpu(
             num_multiprocessors=found.multi_processor_count, capability=10 * found.major + found.minor
         )
-        self._copies = torch.cuda.Stream(self.torch_device)  # type: ignore[no-untyped-call]
+        self._lanes = {lane: torch.cuda.Stream(self.torch_device) for lane in LANES}  # type: ignore[no-untyped-call]
         self._graphs = torch.cuda.graph_pool_handle()
 
     class _Mark:
@@ -142,6 +166,10 @@ class CudaDevice:
         def wait(self) -> None:
             """Return once the device has come so far."""
             self.event.synchronize()
+
+        def has_passed(self) -> bool:
+            """Say whether the device has come so far."""
+            return bool(self.event.query())  # type: ignore[no-untyped-call]
 
         def seconds_since(self, earlier: Mark) -> float:
             """Return the device's time between two points."""
@@ -162,13 +190,18 @@ class CudaDevice:
         return CudaDevice._Mark()
 
     @contextmanager
-    def copying(self, *, joins: bool) -> Iterator[None]:
-        """Use the second stream."""
-        self._copies.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._copies):
+    def copying(self, lane: Lane) -> Iterator[None]:
+        """Use the lane's stream."""
+        stream = self._lanes[lane]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
             yield
-        if joins:
-            torch.cuda.current_stream().wait_stream(self._copies)
+
+    def follow(self, mark: Mark) -> None:
+        """Let the current stream wait for an event."""
+        if not isinstance(mark, CudaDevice._Mark):
+            raise TypeError("marks of different devices")
+        torch.cuda.current_stream().wait_event(mark.event)
 
     def capture(self, work: Callable[[], None]) -> Captured:
         """Capture a CUDA graph, after a first run that compiles and allocates."""

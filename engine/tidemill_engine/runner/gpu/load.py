@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tidemill_engine.config import GPU_LIBRARIES
 from tidemill_engine.errors import ModelLoadError
-from tidemill_engine.models.device_llama import DeviceCache, DeviceInputs, DeviceLlama
+from tidemill_engine.models.device_llama import CacheShape, DeviceCache, DeviceInputs, DeviceLlama
 from tidemill_engine.models.llama_weights import Placement, load_llama_weights
 from tidemill_engine.parallel.group import join_group
 from tidemill_engine.runner.base import RunnerInfo
@@ -17,20 +18,23 @@ from tidemill_engine.runner.gpu.attention import Sequences
 from tidemill_engine.runner.gpu.attention_libraries import choose_backend
 from tidemill_engine.runner.gpu.device import CudaDevice
 from tidemill_engine.runner.gpu.graphs import graph_sizes
-from tidemill_engine.runner.gpu.linears import CheckpointLinears, linear_maker
+from tidemill_engine.runner.gpu.linears import FP8_CAPABILITY, CheckpointLinears, linear_maker
 from tidemill_engine.runner.gpu.memory import GRAPH_BYTES, DeviceBudget
-from tidemill_engine.runner.gpu.runner import DeviceRunner
+from tidemill_engine.runner.gpu.rows import DeviceRows
+from tidemill_engine.runner.gpu.runner import DeviceParts, DeviceRunner
+from tidemill_engine.runner.gpu.swap import STAGING_BYTES
 from tidemill_engine.runner.memory import choose_cache_size, choose_max_model_len
 from tidemill_engine.step import int_array
-from tidemill_kernels.paged_attention.launch import HeadShape
+from tidemill_kernels.paged_attention.launch import Gpu, HeadShape
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tidemill_engine.config import CoreConfig
     from tidemill_engine.models.weights import WeightSource
     from tidemill_engine.parallel.group import RankGroup
     from tidemill_engine.parallel.membership import Membership
     from tidemill_engine.runner.base import ReportProgress
-    from tidemill_engine.runner.gpu.attention import AttentionBackend
     from tidemill_engine.runner.gpu.device import Device
 
 logger = logging.getLogger(__name__)
@@ -46,7 +50,10 @@ def has_gpu(config: CoreConfig) -> bool:
         return True
     if config.device.name == "cuda":
         raise ModelLoadError("--device cuda: torch sees no GPU here", reason="InvalidConfig")
-    logger.warning("there is a GPU driver, but torch sees no GPU: the CPU computes")
+    logger.warning(
+        "there is a GPU driver, but torch sees no GPU: the CPU computes, in steps of a GPU's size unless "
+        "--max-num-batched-tokens and --block-size are given; --device cpu takes a CPU's"
+    )
     return False
 
 
@@ -91,12 +98,14 @@ def load_device_runner(
         config.cache.block_size,
         model.scale,
     )
-    info = _with_cache(model, config, device, attention, max_model_len)
+    shape = CacheShape(
+        config=model.config, block_size=config.cache.block_size, dtype=_kv_dtype(config, model, device.gpu)
+    )
+    parts = DeviceParts(model=model, device=device, attention=attention, cache_shape=shape)
     captures = config.device.has_graphs and attention.can_capture
     sizes = graph_sizes(config.scheduler.max_num_seqs) if captures else ()
-    return DeviceRunner(
-        model, info, device, attention, num_rows=config.scheduler.max_num_seqs, graph_sizes=sizes
-    )
+    info = _with_cache(parts, config, max_model_len, sizes)
+    return DeviceRunner(parts, info, num_rows=config.scheduler.max_num_seqs, graph_sizes=sizes)
 
 
 def _placement(source: WeightSource, config: CoreConfig, device: Device, group: RankGroup) -> Placement:
@@ -117,23 +126,42 @@ def _placement(source: WeightSource, config: CoreConfig, device: Device, group: 
     )
 
 
+def _kv_dtype(config: CoreConfig, model: DeviceLlama, gpu: Gpu) -> torch.dtype:
+    """Return the dtype of cached keys and values; raise where the device or the backend has no such."""
+    wanted, backend = config.cache.dtype, config.device.attention_backend
+    if wanted == "auto":
+        return model.weights.embedding.dtype
+    if backend in GPU_LIBRARIES:
+        raise ModelLoadError(
+            f"--attention-backend {backend} does not read a cache of {wanted} with our scales; "
+            "take --attention-backend tidemill",
+            reason="InvalidConfig",
+        )
+    if wanted == "fp8" and gpu.capability < FP8_CAPABILITY:
+        raise ModelLoadError(
+            f"--kv-cache-dtype fp8 needs a GPU of compute capability 8.9, not {gpu.capability / 10}; "
+            "int8 takes as little memory",
+            reason="InvalidConfig",
+        )
+    return torch.int8 if wanted == "int8" else torch.float8_e4m3fn
+
+
 def _with_cache(
-    model: DeviceLlama, config: CoreConfig, device: Device, attention: AttentionBackend, max_model_len: int
+    parts: DeviceParts, config: CoreConfig, max_model_len: int, captured: Sequence[int]
 ) -> RunnerInfo:
     """Compute one step of the full budget, see what memory is left, and size the cache by it."""
+    model, device, shape = parts.model, parts.device, parts.cache_shape
     block_size, local = config.cache.block_size, model.config
     num_tokens = min(config.scheduler.max_num_batched_tokens, max_model_len)
     device.memory()  # what loading took at its worst is no matter
-    _profile(model, device, attention, num_tokens, config)
-    memory = device.memory()
+    _profile(parts, num_tokens, config.scheduler.max_num_seqs)
     budget = DeviceBudget(
-        memory=memory,
+        memory=device.memory(),
         usable_share=config.cache.memory_utilization,
-        graph_bytes=GRAPH_BYTES if config.device.has_graphs else 0,
+        graph_bytes=GRAPH_BYTES if captured else 0,
+        later_bytes=_later_bytes(parts, config, max_model_len, max(captured, default=0)),
     )
-    dtype = model.weights.embedding.dtype
-    bytes_per_block = 2 * local.num_layers * block_size * local.kv_size * dtype.itemsize
-    size = choose_cache_size(config, budget, bytes_per_block, max_model_len)
+    size = choose_cache_size(config, budget, shape.block_bytes, max_model_len)
     # Ranks may see a little more or less free memory; all must have as many blocks.
     num_blocks = model.group.least(size.num_blocks)
     logger.info("%s: %d KV blocks of %d tokens by %s", device.torch_device, num_blocks, block_size, budget)
@@ -142,23 +170,29 @@ def _with_cache(
         max_model_len=min(size.max_model_len, num_blocks * block_size),
         num_blocks=num_blocks,
         block_size=block_size,
-        dtype=str(dtype).removeprefix("torch."),
+        dtype=str(model.weights.embedding.dtype).removeprefix("torch."),
         eos_token_ids=local.eos_token_ids,
-        num_swap_blocks=config.cache.swap_bytes // model.group.total(bytes_per_block),
+        num_swap_blocks=config.cache.swap_bytes // model.group.total(shape.block_bytes),
         depth=DEPTH,
         compiles_late=device.compiles_late,
     )
 
 
+def _later_bytes(parts: DeviceParts, config: CoreConfig, max_model_len: int, largest_graph: int) -> int:
+    """Return what is allocated once the cache is there."""
+    rows = DeviceRows.num_bytes(config.scheduler.max_num_seqs, max_model_len, config.cache.block_size)
+    logits = largest_graph * parts.model.config.vocab_size * parts.model.weights.embedding.dtype.itemsize
+    staging = 2 * min(STAGING_BYTES, config.cache.swap_bytes)
+    return rows + logits + staging
+
+
 @torch.inference_mode()
-def _profile(
-    model: DeviceLlama, device: Device, attention: AttentionBackend, num_tokens: int, config: CoreConfig
-) -> None:
+def _profile(parts: DeviceParts, num_tokens: int, max_num_seqs: int) -> None:
     """Compute one chunk of so many tokens with a passing cache, and the logits of the largest batch."""
-    block_size = config.cache.block_size
-    num_blocks = -(-num_tokens // block_size)
-    cache = DeviceCache(model.config, num_blocks, block_size, model.weights.embedding)
-    planned = attention.plan(int_array([num_tokens]), int_array([num_tokens]), 0)
+    model, device, shape = parts.model, parts.device, parts.cache_shape
+    num_blocks = -(-num_tokens // shape.block_size)
+    cache = DeviceCache(shape, num_blocks, device.torch_device)
+    planned = parts.attention.plan(int_array([num_tokens]), int_array([num_tokens]), 0)
     where = device.torch_device
     positions = torch.arange(num_tokens, device=where)
     sequences = Sequences(
@@ -173,5 +207,5 @@ def _profile(
         attend=planned.bind(sequences, [torch.from_numpy(array).to(where) for array in planned.arrays]),
     )
     hidden = model.forward(inputs, cache)
-    num_rows = min(num_tokens, config.scheduler.max_num_seqs)
+    num_rows = min(num_tokens, max_num_seqs)
     model.logits(hidden[:num_rows]).float()

@@ -37,11 +37,13 @@ class DeviceBudget:
     memory: DeviceMemory
     usable_share: float
     graph_bytes: int = GRAPH_BYTES
+    later_bytes: int = 0
+    """What is allocated after the cache: tables of rows, logits of graphs, blocks on their way."""
 
     @property
     def num_bytes(self) -> int:
         """Return the bytes that may go to the cache."""
-        held = self.memory.peak_bytes + self.memory.foreign_bytes + self.graph_bytes
+        held = self.memory.peak_bytes + self.memory.foreign_bytes + self.graph_bytes + self.later_bytes
         return int(self.usable_share * self.memory.total_bytes) - held
 
     def refusal(self, demand: CacheDemand, num_bytes: int) -> str:
@@ -50,7 +52,8 @@ class DeviceBudget:
         return (
             f"no memory is left for the KV cache: {self.usable_share:.0%} of the GPU's "
             f"{memory.total_bytes // _MIB} MiB, less {memory.peak_bytes // _MIB} MiB for model and step, "
-            f"{memory.foreign_bytes // _MIB} MiB that others hold and {self.graph_bytes // _MIB} MiB for "
-            f"graphs, leaves {num_bytes // _MIB} MiB; a block takes {demand.bytes_per_block / _MIB:.1f} MiB. "
+            f"{memory.foreign_bytes // _MIB} MiB that others hold, {self.graph_bytes // _MIB} MiB for graphs "
+            f"and {self.later_bytes // _MIB} MiB for rows and swap, leaves {num_bytes // _MIB} MiB; a block "
+            f"takes {demand.bytes_per_block / _MIB:.1f} MiB. "
             "Raise --gpu-memory-utilization, or lower --max-num-batched-tokens"
         )

@@ -58,6 +58,11 @@ class DeviceRows:
             seed=torch.zeros(count, dtype=torch.int64, device=device),
         )
 
+    @staticmethod
+    def num_bytes(num_rows: int, max_tokens: int, block_size: int) -> int:
+        """Return about how much of the device's memory so many rows take."""
+        return 4 * (num_rows + 1) * (max_tokens + -(-max_tokens // block_size))
+
     @property
     def max_tokens(self) -> int:
         """Return how many tokens a row holds."""

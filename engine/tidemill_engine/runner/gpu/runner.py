@@ -21,13 +21,13 @@ from tidemill_engine.runner.base import RunnerLost
 from tidemill_engine.runner.gpu.compute import StepCompute, StepShape
 from tidemill_engine.runner.gpu.rows import DeviceRows, append_places
 from tidemill_engine.runner.gpu.sampling import Choice, RowSpecials, Sampling, choose
-from tidemill_engine.runner.gpu.swap import BlockMover, Moved
+from tidemill_engine.runner.gpu.swap import BlockMover
 from tidemill_engine.step import RowFailure, StepResult, int_array
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tidemill_engine.models.device_llama import DeviceLlama
+    from tidemill_engine.models.device_llama import CacheShape, DeviceLlama
     from tidemill_engine.runner.base import RunnerInfo
     from tidemill_engine.runner.gpu.attention import AttentionBackend
     from tidemill_engine.runner.gpu.device import Device, Mark
@@ -35,6 +35,16 @@ if TYPE_CHECKING:
 
 Given = ParamSpec("Given")
 Returned = TypeVar("Returned")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceParts:
+    """A model on a device, how it attends, and what its cache is."""
+
+    model: DeviceLlama
+    device: Device
+    attention: AttentionBackend
+    cache_shape: CacheShape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +64,6 @@ class _LaunchedStep:
     sampling: Sampling
     choice: _HostChoice
     done: Mark
-    moved: Moved | None
     keeps: tuple[object, ...]
 
 
@@ -75,19 +84,13 @@ class DeviceRunner:
     """Runs a model's steps on one device."""
 
     def __init__(
-        self,
-        model: DeviceLlama,
-        info: RunnerInfo,
-        device: Device,
-        attention: AttentionBackend,
-        *,
-        num_rows: int,
-        graph_sizes: Sequence[int] = (),
+        self, parts: DeviceParts, info: RunnerInfo, *, num_rows: int, graph_sizes: Sequence[int] = ()
     ) -> None:
+        device, model = parts.device, parts.model
         self._model = model
         self._info = info
         self._device = device
-        self._cache = DeviceCache(model.config, info.num_blocks + 1, info.block_size, model.weights.embedding)
+        self._cache = DeviceCache(parts.cache_shape, info.num_blocks + 1, device.torch_device)
         self._mover = BlockMover(device, self._cache, info.num_swap_blocks)
         self._tables = DeviceRows(
             num_rows=num_rows,
@@ -100,7 +103,7 @@ class DeviceRunner:
         self._is_special = np.zeros(num_rows, dtype=np.bool_)
         self._num_prompt_tokens = np.zeros(num_rows, dtype=np.int32)
         self._launched: deque[_LaunchedStep] = deque()
-        self._compute = StepCompute(model, self._cache, self._tables, device, attention)
+        self._compute = StepCompute(model, self._cache, self._tables, device, parts.attention)
         with torch.inference_mode():
             self._compute.capture(graph_sizes)
 
@@ -115,7 +118,7 @@ class DeviceRunner:
         """Hand a step over: its copies, its computing, the choice of its tokens and their way back."""
         if len(output.mask_rows):
             raise NotImplementedError("grammar masks are not applied yet")
-        moved = self._moved(output)
+        self._move(output)
         self._start_rows(output.new_rows)
         shape = StepShape.of(output)
         positions = shape.lengths - self._num_prompt_tokens[shape.sampled_rows]
@@ -136,7 +139,6 @@ class DeviceRunner:
                 sampling=sampling,
                 choice=host,
                 done=done,
-                moved=moved,
                 keeps=(choice, token_ids),
             )
         )
@@ -148,7 +150,7 @@ class DeviceRunner:
         if masks is not None and len(masks.rows):
             raise NotImplementedError("grammar masks are not applied yet")
         step.done.wait()
-        rows, moved = step.sampling.rows, step.moved
+        rows, moved = step.sampling.rows, self._mover.ended()
         tokens = step.choice.token_ids.numpy().astype(np.int32)
         is_valid = tokens >= 0
         failures = tuple(
@@ -161,14 +163,15 @@ class DeviceRunner:
             token_ids=tokens[is_valid].reshape(-1, 1),
             num_accepted=np.ones(int(is_valid.sum()), dtype=np.int32),
             failures=failures,
-            copy_seconds=moved.ended.seconds_since(moved.began) if moved is not None else 0.0,
+            num_copied=moved.num_blocks,
+            copy_seconds=moved.seconds,
             logprobs=_logprobs(step, is_valid),
         )
 
-    def _moved(self, output: SchedulerOutput) -> Moved | None:
+    def _move(self, output: SchedulerOutput) -> None:
         """Do a step's copies. Nothing repeats them, so that without one blocks would hold something else."""
         try:
-            return self._mover.carry_out(output)
+            self._mover.carry_out(output)
         except Exception as error:
             raise RunnerLost(f"blocks could not be copied: {error}") from error
 
@@ -211,7 +214,7 @@ class DeviceRunner:
             host.copy_(tensor, non_blocking=True)
             return host
 
-        with device.copying(joins=False):
+        with device.copying("tokens"):
             ids, logprobs = choice.likely_ids, choice.likely_logprobs
             host = _HostChoice(
                 token_ids=fetched(token_ids),

@@ -1,12 +1,15 @@
 """Blocks between the device's cache and a pool in the host's memory, and within the cache.
 
 A block of the pool holds all layers, so that it moves in one piece. Out: blocks are gathered on the device,
-then copied to the host beside the step; in: the other way round, and the step waits. Knows no requests.
+which leaves them free to be written, and cross to the host beside later steps, whose tokens do not wait; in:
+the other way round, and the step waits. Knows no requests.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,15 +26,59 @@ if TYPE_CHECKING:
 
 POOL_PIECE_BYTES = 1 << 30
 """torch rounds pinned memory up to a power of two: one tensor of 20 GiB would take 32."""
+STAGING_BYTES = 128 << 20
+"""Gathered blocks on their way at once, in each direction: what more there is waits for those before it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Moved:
-    """Copies on their way: `pieces` must be kept until `ended` has passed."""
+    """Copies that have ended since they were asked about last: of so many blocks, in so many seconds."""
 
-    pieces: list[torch.Tensor]
+    num_blocks: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Timed:
+    """Copies on their way."""
+
+    num_blocks: int
     began: Mark
     ended: Mark
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Leaving:
+    """Gathered blocks that must be kept until they have come to their places of the pool."""
+
+    num_blocks: int
+    places: frozenset[int]
+    gathered: list[torch.Tensor]
+    ended: Mark
+
+
+class _Plane:
+    """What moves with a block in one dtype: all layers' parts of the cache, and the pool for them."""
+
+    def __init__(self, device: Device, parts: list[torch.Tensor], num_swap_blocks: int) -> None:
+        self.parts = parts
+        shape, dtype = (len(parts), *parts[0].shape[1:]), parts[0].dtype
+        self.block_bytes = math.prod(shape) * dtype.itemsize
+        self._per_piece = max(1, POOL_PIECE_BYTES // self.block_bytes)
+        self._pool = [
+            device.host_tensor((min(self._per_piece, num_swap_blocks - done), *shape), dtype)
+            for done in range(0, num_swap_blocks, self._per_piece)
+        ]
+
+    def place(self, place: int) -> torch.Tensor:
+        """Return a place of the pool: `[num_parts, ...]`."""
+        found: torch.Tensor = self._pool[place // self._per_piece][place % self._per_piece]
+        return found
+
+    def room(self, count: int) -> torch.Tensor:
+        """Return room on the device for so many blocks, as the pool holds them: `[count, num_parts, ...]`."""
+        part = self.parts[0]
+        return torch.empty((count, len(self.parts), *part.shape[1:]), dtype=part.dtype, device=part.device)
 
 
 class BlockMover:
@@ -39,67 +86,97 @@ class BlockMover:
 
     def __init__(self, device: Device, cache: DeviceCache, num_swap_blocks: int) -> None:
         self._device = device
-        self._parts = cache.parts
-        shape, dtype = (len(self._parts), *self._parts[0].shape[1:]), self._parts[0].dtype
-        self._per_piece = max(1, POOL_PIECE_BYTES // (math.prod(shape) * dtype.itemsize))
-        self._pool = [
-            device.host_tensor((min(self._per_piece, num_swap_blocks - done), *shape), dtype)
-            for done in range(0, num_swap_blocks, self._per_piece)
-        ]
+        self._planes = [_Plane(device, parts, num_swap_blocks) for parts in cache.planes]
+        block_bytes = sum(plane.block_bytes for plane in self._planes)
+        self._most_at_once = max(1, STAGING_BYTES // block_bytes)
+        self._leaving: deque[_Leaving] = deque()
+        self._timed: list[_Timed] = []
 
-    def carry_out(self, output: SchedulerOutput) -> Moved | None:
-        """Do a step's copies in their order; None if it has none."""
-        if not (len(output.swap_out) or len(output.swap_in) or len(output.block_copies)):
-            return None
-        began = self._device.mark()
-        pieces: list[torch.Tensor] = []
-        if len(output.swap_out):
-            pieces.append(self._out(output.swap_out))
-        if len(output.swap_in):
-            pieces.append(self._in(output.swap_in))
-        copy_in_order(output.block_copies, self._within)
-        with self._device.copying(joins=False):
-            return Moved(pieces=pieces, began=began, ended=self._device.mark())
+    def carry_out(self, output: SchedulerOutput) -> None:
+        """Do a step's copies in their order."""
+        for pairs in self._portions(output.swap_out):
+            self._out(pairs)
+        for pairs in self._portions(output.swap_in):
+            self._in(pairs)
+        if len(output.block_copies):
+            began = self._device.mark()
+            copy_in_order(output.block_copies, self._within)
+            self._note(len(output.block_copies), began)
 
-    def _out(self, pairs: IntArray) -> torch.Tensor:
-        """Copy blocks of the cache to places of the pool, whole; the cache may change at once."""
-        gathered = self._piece(len(pairs))
-        sources = self._indices(pairs[:, 0])
-        for index, part in enumerate(self._parts):
-            gathered[:, index] = part.index_select(0, sources)
-        with self._device.copying(joins=False):
-            for index, place in enumerate(pairs[:, 1].tolist()):
-                self._place(place).copy_(gathered[index], non_blocking=True)
-        return gathered
+    def ended(self) -> Moved:
+        """Return what has ended since the last call; nothing is waited for."""
+        passed = [timed for timed in self._timed if timed.ended.has_passed()]
+        self._timed = [timed for timed in self._timed if timed not in passed]
+        return Moved(
+            num_blocks=sum(timed.num_blocks for timed in passed),
+            seconds=sum(timed.ended.seconds_since(timed.began) for timed in passed),
+        )
 
-    def _in(self, pairs: IntArray) -> torch.Tensor:
+    def _portions(self, pairs: IntArray) -> Iterator[IntArray]:
+        for start in range(0, len(pairs), self._most_at_once):
+            yield pairs[start : start + self._most_at_once]
+
+    def _out(self, pairs: IntArray) -> None:
+        """Copy blocks of the cache to places of the pool; the cache may change at once."""
+        self._make_room(len(pairs))
+        sources, places = self._indices(pairs[:, 0]), pairs[:, 1].tolist()
+        gathered = [plane.room(len(pairs)) for plane in self._planes]
+        for plane, blocks in zip(self._planes, gathered, strict=True):
+            for index, part in enumerate(plane.parts):
+                blocks[:, index] = part.index_select(0, sources)
+        with self._device.copying("out"):
+            began = self._device.mark()
+            for plane, blocks in zip(self._planes, gathered, strict=True):
+                for index, place in enumerate(places):
+                    plane.place(place).copy_(blocks[index], non_blocking=True)
+            ended = self._note(len(pairs), began)
+        self._leaving.append(
+            _Leaving(num_blocks=len(pairs), places=frozenset(places), gathered=gathered, ended=ended)
+        )
+
+    def _make_room(self, count: int) -> None:
+        """Let go of gathered blocks that have left; of too many, let the device wait for the oldest."""
+        while self._leaving and self._leaving[0].ended.has_passed():
+            self._leaving.popleft()
+        held = sum(leaving.num_blocks for leaving in self._leaving)
+        while self._leaving and held + count > self._most_at_once:
+            # Their memory is given to later work of this stream only, which now comes after the copy.
+            oldest = self._leaving.popleft()
+            self._device.follow(oldest.ended)
+            held -= oldest.num_blocks
+
+    def _in(self, pairs: IntArray) -> None:
         """Copy places of the pool to blocks of the cache, before anything that comes later."""
-        gathered = self._piece(len(pairs))
-        with self._device.copying(joins=True):
-            for index, place in enumerate(pairs[:, 0].tolist()):
-                gathered[index].copy_(self._place(place), non_blocking=True)
-        targets = self._indices(pairs[:, 1])
-        for index, part in enumerate(self._parts):
-            part.index_copy_(0, targets, gathered[:, index])
-        return gathered
+        places, targets = pairs[:, 0].tolist(), self._indices(pairs[:, 1])
+        gathered = [plane.room(len(pairs)) for plane in self._planes]
+        with self._device.copying("in"):
+            for leaving in self._leaving:
+                if not leaving.places.isdisjoint(places):
+                    self._device.follow(leaving.ended)
+            began = self._device.mark()
+            for plane, blocks in zip(self._planes, gathered, strict=True):
+                for index, place in enumerate(places):
+                    blocks[index].copy_(plane.place(place), non_blocking=True)
+            arrived = self._note(len(pairs), began)
+        self._device.follow(arrived)
+        for plane, blocks in zip(self._planes, gathered, strict=True):
+            for index, part in enumerate(plane.parts):
+                part.index_copy_(0, targets, blocks[:, index])
 
     def _within(self, sources: IntArray, targets: IntArray) -> None:
         """Copy blocks of the cache to others of it, all reads before all writes of one."""
         count = len(sources)
         there = send_together(self._device, [sources, targets])
         pairs = torch.stack([there[0][:count], there[1][:count]], dim=1).long()
-        for part in self._parts:
-            copy_blocks(part, part, pairs)
+        for plane in self._planes:
+            for part in plane.parts:
+                copy_blocks(part, part, pairs)
 
-    def _place(self, place: int) -> torch.Tensor:
-        """Return a place of the pool: `[num_parts, ...]`."""
-        found: torch.Tensor = self._pool[place // self._per_piece][place % self._per_piece]
-        return found
-
-    def _piece(self, count: int) -> torch.Tensor:
-        """Return room on the device for so many blocks, as the pool holds them: `[count, num_parts, ...]`."""
-        part = self._parts[0]
-        return torch.empty((count, len(self._parts), *part.shape[1:]), dtype=part.dtype, device=part.device)
+    def _note(self, num_blocks: int, began: Mark) -> Mark:
+        """Mark the end of copies, to be timed once it has passed."""
+        ended = self._device.mark()
+        self._timed.append(_Timed(num_blocks=num_blocks, began=began, ended=ended))
+        return ended
 
     def _indices(self, blocks: IntArray) -> torch.Tensor:
         return send_together(self._device, [blocks])[0].long()
