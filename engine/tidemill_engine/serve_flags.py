@@ -234,6 +234,6 @@ def _add_device_flags(group: argparse._ArgumentGroup) -> None:
         "--attention-backend",
         choices=ATTENTION_BACKENDS,
         default=DeviceConfig.attention_backend,
-        help="who computes attention on a GPU: our own kernel (default), or an installed library",
+        help="who computes attention on a GPU: the fastest as measured at the start (default), or by name",
     )
     group.add_argument("--enforce-eager", action="store_true", help="capture no CUDA graphs of decode steps")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
-import logging
 import sys
 from dataclasses import replace
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -25,7 +23,7 @@ from tidemill_engine.errors import ModelLoadError
 from tidemill_engine.models.device_llama import Caches, CacheShape, DeviceCache
 from tidemill_engine.runner.gpu import swap
 from tidemill_engine.runner.gpu.attention import AttentionBackend, Sequences
-from tidemill_engine.runner.gpu.attention_libraries import FlashAttention, FlashInfer, choose_backend
+from tidemill_engine.runner.gpu.attention_libraries import FlashAttention, FlashInfer
 from tidemill_engine.runner.gpu.compute import StepShape
 from tidemill_engine.runner.gpu.device import HostDevice
 from tidemill_engine.runner.gpu.graphs import graph_sizes, size_for
@@ -36,7 +34,7 @@ from tidemill_engine.runner.gpu.staging import send_together
 from tidemill_engine.runner.kv_memory import CacheDemand, size_cache
 from tidemill_engine.step import SchedulerOutput, int_array
 from tidemill_kernels.paged_attention import paged_attention_reference
-from tidemill_kernels.paged_attention.launch import Gpu, HeadShape
+from tidemill_kernels.paged_attention.launch import HeadShape
 from tidemill_kernels.weight_quant.quantize import quantize_fp8, quantize_int8
 
 GIB = 1024**3
@@ -215,29 +213,6 @@ def test_a_step_knows_its_decodes_and_where_its_tokens_go() -> None:
     shape = StepShape.of(output)
     assert (shape.starts.tolist(), shape.seq_lens.tolist(), shape.num_decodes) == ([0, 3, 8], [3, 5], 0)
     assert (shape.sampled_rows.tolist(), shape.lengths.tolist()) == (output.rows[:1].tolist(), [3])
-
-
-def test_says_which_attention_computes_and_why(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    caplog.set_level(logging.INFO)
-    choose_backend("auto", HEADS, Gpu(num_multiprocessors=4), 16, 0.25)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: SimpleNamespace())
-    choose_backend("auto", HEADS, Gpu(num_multiprocessors=4), 16, 0.25)
-    choose_backend("flash-attn", HEADS, Gpu(num_multiprocessors=4), 256, 0.25)
-    assert [record.message for record in caplog.records] == [
-        "attention by our own kernel: no other library is installed",
-        "attention by our own kernel: flash-attn and flashinfer installed, but not measured to be faster: "
-        "ask for it by name",
-        "attention by flash-attn: asked for",
-    ]
-    with pytest.raises(ModelLoadError, match="needs --block-size 256, not 16"):
-        choose_backend("flash-attn", HEADS, Gpu(num_multiprocessors=4), 16, 0.25)
-
-
-def test_a_backend_that_is_not_installed_is_refused() -> None:
-    with pytest.raises(ModelLoadError, match="not installed"):
-        choose_backend("flash-attn", HEADS, Gpu(num_multiprocessors=4), 256, 0.25)
 
 
 def test_flash_attention_is_asked_for_a_steps_attention(monkeypatch: pytest.MonkeyPatch) -> None:

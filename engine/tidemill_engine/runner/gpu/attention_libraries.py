@@ -1,4 +1,4 @@
-"""Attention by installed libraries, and which of them, or our own kernel, computes it.
+"""Attention by installed libraries.
 
 `flash-attn`: flash_attn_varlen_func over a paged cache. `flashinfer`: BatchPrefillWithPagedKVCacheWrapper.
 Both are called as their documentation has it; neither has run here.
@@ -6,9 +6,7 @@ Both are called as their documentation has it; neither has run here.
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,50 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from tidemill_engine.errors import ModelLoadError
-from tidemill_engine.runner.gpu.attention import TidemillAttention
 from tidemill_engine.step import int_array
-from tidemill_kernels.paged_attention.triton_kernel import AttentionOptions
 
 if TYPE_CHECKING:
-    from tidemill_engine.config import AttentionBackendName
     from tidemill_engine.models.device_llama import Attend, Caches
-    from tidemill_engine.runner.gpu.attention import AttentionBackend, PlannedAttention, Sequences
+    from tidemill_engine.runner.gpu.attention import PlannedAttention, Sequences
     from tidemill_engine.step import IntArray
-    from tidemill_kernels.paged_attention.launch import Gpu, HeadShape
-
-logger = logging.getLogger(__name__)
-
-_PACKAGES = {"flash-attn": "flash_attn", "flashinfer": "flashinfer"}
-
-
-def choose_backend(
-    wanted: AttentionBackendName, heads: HeadShape, gpu: Gpu, block_size: int, scale: float
-) -> AttentionBackend:
-    """Return the backend that was asked for, and log which one computes and why; scale: of scores."""
-    if wanted in _PACKAGES:
-        package = _PACKAGES[wanted]
-        if importlib.util.find_spec(package) is None:
-            raise ModelLoadError(
-                f"--attention-backend {wanted}: {package} is not installed", reason="InvalidConfig"
-            )
-        if wanted == "flash-attn" and block_size % FLASH_BLOCK_SIZE:
-            raise ModelLoadError(
-                f"--attention-backend flash-attn needs --block-size {FLASH_BLOCK_SIZE}, not {block_size}",
-                reason="InvalidConfig",
-            )
-        logger.info("attention by %s: asked for", wanted)
-        return FlashAttention(scale) if wanted == "flash-attn" else FlashInfer(heads, block_size, scale)
-    there = [name for name, package in _PACKAGES.items() if importlib.util.find_spec(package) is not None]
-    if wanted == "tidemill":
-        why = "asked for"
-    elif there:
-        why = f"{' and '.join(there)} installed, but not measured to be faster: ask for it by name"
-    else:
-        why = "no other library is installed"
-    logger.info("attention by our own kernel: %s", why)
-    return TidemillAttention(heads, AttentionOptions(scale=scale), gpu)
-
+    from tidemill_kernels.paged_attention.launch import HeadShape
 
 FLASH_BLOCK_SIZE = 256
 """flash-attn reads paged caches whose blocks hold a multiple of this many tokens (its README, 2.5)."""

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tidemill_engine.config import GPU_LIBRARIES
 from tidemill_engine.errors import ModelLoadError
 from tidemill_engine.models.device_llama import CacheShape, DeviceCache, DeviceInputs, DeviceLlama
 from tidemill_engine.models.llama_weights import Placement, load_llama_weights
 from tidemill_engine.parallel.group import join_group
 from tidemill_engine.runner.base import RunnerInfo
 from tidemill_engine.runner.gpu.attention import Sequences
-from tidemill_engine.runner.gpu.attention_libraries import choose_backend
+from tidemill_engine.runner.gpu.attention_choice import AttentionDemand, choose_backend
 from tidemill_engine.runner.gpu.device import CudaDevice
 from tidemill_engine.runner.gpu.graphs import graph_sizes
 from tidemill_engine.runner.gpu.linears import FP8_CAPABILITY, CheckpointLinears, linear_maker
@@ -91,16 +90,19 @@ def load_device_runner(
         num_kv_heads=model.config.num_kv_heads,
         head_dim=model.config.head_dim,
     )
-    attention = choose_backend(
-        config.device.attention_backend,
-        heads,
-        device.gpu,
-        config.cache.block_size,
-        model.scale,
-    )
     shape = CacheShape(
         config=model.config, block_size=config.cache.block_size, dtype=_kv_dtype(config, model, device.gpu)
     )
+    demand = AttentionDemand(
+        heads=heads,
+        block_size=shape.block_size,
+        scale=model.scale,
+        dtype=model.weights.embedding.dtype,
+        is_narrow=shape.is_narrow,
+        has_graphs=config.device.has_graphs,
+    )
+    with torch.inference_mode():
+        attention = choose_backend(config.device.attention_backend, demand, device, group)
     parts = DeviceParts(model=model, device=device, attention=attention, cache_shape=shape)
     captures = config.device.has_graphs and attention.can_capture
     sizes = graph_sizes(config.scheduler.max_num_seqs) if captures else ()
@@ -127,16 +129,10 @@ def _placement(source: WeightSource, config: CoreConfig, device: Device, group: 
 
 
 def _kv_dtype(config: CoreConfig, model: DeviceLlama, gpu: Gpu) -> torch.dtype:
-    """Return the dtype of cached keys and values; raise where the device or the backend has no such."""
-    wanted, backend = config.cache.dtype, config.device.attention_backend
+    """Return the dtype of cached keys and values; raise where the device has no such."""
+    wanted = config.cache.dtype
     if wanted == "auto":
         return model.weights.embedding.dtype
-    if backend in GPU_LIBRARIES:
-        raise ModelLoadError(
-            f"--attention-backend {backend} does not read a cache of {wanted} with our scales; "
-            "take --attention-backend tidemill",
-            reason="InvalidConfig",
-        )
     if wanted == "fp8" and gpu.capability < FP8_CAPABILITY:
         raise ModelLoadError(
             f"--kv-cache-dtype fp8 needs a GPU of compute capability 8.9, not {gpu.capability / 10}; "
