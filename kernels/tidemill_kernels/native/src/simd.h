@@ -249,9 +249,11 @@ inline void prefetch_l2(const void* address) { __builtin_prefetch(address, 0, 2)
 struct Pairs {
 #if defined(__AVX512BF16__)
   __m512i raw;
+  Pairs() = default;
   explicit Pairs(const void* from) : raw(_mm512_loadu_si512(from)) {}
 #else
   VF low, high;
+  Pairs() = default;
   explicit Pairs(const void* from) {
     VU bits = load<VU>(from);
     low = (VF)(bits << 16);
