@@ -171,7 +171,7 @@ def test_the_fastest_that_is_worth_it_is_chosen(
         "flash-attn": StandIn(device, *flash),
         "flashinfer": StandIn(device, *infer),
     }
-    monkeypatch.setattr(attention_choice, "TidemillAttention", lambda *_: stand_ins["our own kernel"])
+    monkeypatch.setattr(attention_choice, "TidemillAttention", lambda *_, **__: stand_ins["our own kernel"])
     monkeypatch.setattr(attention_choice, "_library", lambda name, _demand: stand_ins[name])
     found, said = choose(caplog, device=device)
     assert found is stand_ins[chosen]  # type: ignore[comparison-overlap]
@@ -186,7 +186,7 @@ def test_a_library_that_fails_when_it_is_measured_is_named_and_left_out(
     installed.add("flash_attn")
     device = ScriptedDevice()
     ours = StandIn(device, 1.0, 1.0)
-    monkeypatch.setattr(attention_choice, "TidemillAttention", lambda *_: ours)
+    monkeypatch.setattr(attention_choice, "TidemillAttention", lambda *_, **__: ours)
     monkeypatch.setattr(attention_choice, "_library", lambda *_: StandIn(device, 0, 0, fails=True))
     found, said = choose(caplog, device=device)
     assert found is ours  # type: ignore[comparison-overlap]

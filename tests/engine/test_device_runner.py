@@ -15,6 +15,7 @@ from served_tokens import assert_same, entries, load_on_cpu, serve
 from tidemill_engine.config import KvDtype
 from tidemill_engine.runner.base import ModelRunner, RunnerLost
 from tidemill_engine.runner.gpu import swap
+from tidemill_engine.runner.gpu.runner import DeviceRunner
 from tidemill_engine.scheduler.seams import Seams
 from tiny_models import prompts_of, save_model
 
@@ -46,7 +47,7 @@ def cpu_runner(directory: Path) -> ModelRunner:
 
 
 @pytest.fixture(scope="module")
-def runner(directory: Path) -> ModelRunner:
+def runner(directory: Path) -> DeviceRunner:
     return load_on_host(directory, swap_bytes=1 << 20)
 
 
@@ -92,6 +93,25 @@ def test_preempted_requests_get_the_same_tokens_however_late_copies_are(
     assert found.scheduler.stats().num_preemptions > 0
     assert any(len(step.swap_in) for step in found.steps) == (way == "swap")
     assert_same(found, serve(cpu_runner, prompts, depth=1, max_tokens=14), 3)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_the_end"),
+    [
+        (torch.AcceleratorError("CUDA error: an illegal memory access was encountered"), True),
+        (RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"), True),
+        (RuntimeError("a shape does not fit"), False),
+    ],
+)
+def test_a_device_that_is_broken_ends_the_core_and_a_step_that_is_does_not(
+    runner: DeviceRunner, monkeypatch: pytest.MonkeyPatch, error: RuntimeError, *, is_the_end: bool
+) -> None:
+    def break_down(*_arguments: object) -> None:
+        raise error
+
+    monkeypatch.setattr(runner._compute, "logits", break_down)
+    with pytest.raises(RunnerLost if is_the_end else RuntimeError, match=str(error)[-20:]):
+        serve(runner, prompts_of(3))
 
 
 @pytest.mark.parametrize("kv_dtype", ["int8", "fp8"])

@@ -17,7 +17,7 @@ LISTING = "Function merge:\n  REG:40 STACK:0 SHARED:128 LOCAL:16 CONSTANT[0]:432
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("capability", [80, 89, 90])
 def test_every_variant_compiles_within_its_bounds(capability: int) -> None:
     command = [sys.executable, "-m", "tidemill_kernels.ahead_of_time", "--json", "--target", str(capability)]
     environment = {**os.environ, "TRITON_INTERPRET": "0"}
@@ -49,7 +49,7 @@ def test_says_what_is_beyond_the_bounds() -> None:
     assert Bounds(spilled_bytes=8).broken_by(taken, 90) == []
 
 
-@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("capability", [80, 89, 90])
 def test_names_of_variants_are_unique(capability: int) -> None:
     names = [variant.name for variant in all_variants(capability)]
     assert len(names) == len(set(names))

@@ -230,6 +230,14 @@ def test_wide_tiles_take_fewer_keys_at_once_before_sm_90() -> None:
     assert plan_attention([1], lens, heads, Gpu(num_multiprocessors=1, capability=80)).keys == 64
 
 
+def test_float32_takes_tiles_that_fit_smaller_gpus() -> None:
+    heads = HeadShape(num_heads=32, num_kv_heads=8, head_dim=128)
+    gpu = Gpu(num_multiprocessors=1)
+    launch = plan_attention([2048], [2048], heads, gpu, is_float32=True)
+    assert (launch.rows, launch.keys, launch.num_stages) == (32, 32, 2)
+    assert plan_attention([1], [2048], heads, gpu, is_float32=True).rows == 16
+
+
 def test_few_programs_over_long_contexts_are_split_and_many_are_not() -> None:
     assert plan_parts(num_programs=8, longest_context=32_768, num_multiprocessors=132) == 32
     assert plan_parts(num_programs=2048, longest_context=32_768, num_multiprocessors=132) == 1

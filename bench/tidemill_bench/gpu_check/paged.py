@@ -66,6 +66,7 @@ class PagedCase:
             [context + new for context, new in self.sequences],
             self.heads,
             gpu,
+            is_float32=self.query.dtype == torch.float32,
         )
         batch = PagedBatch(
             block_table=self.table,

@@ -62,17 +62,14 @@ def all_variants(capability: int) -> list[Variant]:
 def _attention_variants(gpu: Gpu) -> list[Variant]:
     found = []
     for model, heads in (("llama-8b", LLAMA_8B), ("smollm2", SMOLLM2)):
-        for dtype in ("bf16", "fp16"):
+        for dtype in ("bf16", "fp16", "fp32"):
             for step, new, length in (
                 ("decode", 1, 512),
                 ("decode-long", 1, 32_768),
                 ("prefill", 2048, 2048),
             ):
-                found.append(
-                    _attention(
-                        f"{model}-{step}-{dtype}", heads, plan_attention([new], [length], heads, gpu), dtype
-                    )
-                )
+                launch = plan_attention([new], [length], heads, gpu, is_float32=dtype == "fp32")
+                found.append(_attention(f"{model}-{step}-{dtype}", heads, launch, dtype))
     decode = plan_attention([1], [512], LLAMA_8B, gpu)
     narrow = [
         _attention(f"llama-8b-{step}-bf16-{kv}", LLAMA_8B, launch, "bf16", kv)
@@ -130,6 +127,8 @@ def _attention(
         num_warps=launch.num_warps,
         num_stages=launch.num_stages,
         min_capability=FP8_CAPABILITY if kv == "fp8e4nv" else 80,
+        # No matrix unit multiplies float32 as it is: it is there for exactness, not for speed.
+        bounds=Bounds(spilled_bytes=1024 if dtype == "fp32" else 0),
     )
 
 
@@ -144,7 +143,7 @@ def _merges() -> list[Variant]:
             constants=constants,
             num_warps=1,
         )
-        for dtype in ("bf16", "fp16")
+        for dtype in ("bf16", "fp16", "fp32")
     ]
 
 

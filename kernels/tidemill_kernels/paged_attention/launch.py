@@ -20,6 +20,8 @@ Ints = npt.NDArray[np.int32]
 
 MIN_ROWS = 16
 MAX_ROWS = 128
+FLOAT32_ROWS = 32
+"""Rows at most for float32, which no matrix unit multiplies as it is."""
 KEYS = 64
 NARROW_KEYS = 32
 """Keys of an iteration where a tile's rows fill the registers: before sm_90, from WIDE_TILE numbers on."""
@@ -80,33 +82,36 @@ def plan_attention(
     seq_lens: Sequence[int] | Ints,
     heads: HeadShape,
     gpu: Gpu,
+    *,
+    is_float32: bool = False,
 ) -> AttentionLaunch:
     """Lay out one step.
 
-    query_lens: `[num_seqs]`, new tokens of each sequence (0: none); seq_lens: `[num_seqs]`, those included.
+    query_lens: `[num_seqs]`, new tokens of each sequence (0: none); seq_lens: `[num_seqs]`, those included;
+    is_float32: the dtype of queries, which takes smaller tiles.
     Raises ValueError where a sequence has more new tokens than tokens.
     """
     new, lengths = np.asarray(query_lens, dtype=np.int32), np.asarray(seq_lens, dtype=np.int32)
     if (new > lengths).any():
         raise ValueError("a sequence has more new tokens than tokens")
     longest = int(new.max(initial=0))
-    rows = _rows(longest, heads.padded_group)
+    rows = _rows(longest, heads.padded_group, FLOAT32_ROWS if is_float32 else MAX_ROWS)
     tokens = max(1, rows // heads.padded_group)
     tiles = -(-new // tokens)
     num_tiles = int(tiles.sum())
     before = np.repeat(np.cumsum(tiles) - tiles, tiles)
-    is_wide = rows * heads.head_dim >= WIDE_TILE
+    is_wide = is_float32 or (rows * heads.head_dim >= WIDE_TILE and gpu.capability < WARPGROUP_CAPABILITY)
     return AttentionLaunch(
         tile_sequences=np.repeat(np.arange(len(new), dtype=np.int32), tiles),
         tile_starts=((np.arange(num_tiles) - before) * tokens).astype(np.int32),
         tokens_per_tile=tokens,
         rows=rows,
-        keys=NARROW_KEYS if is_wide and gpu.capability < WARPGROUP_CAPABILITY else KEYS,
+        keys=NARROW_KEYS if is_wide else KEYS,
         num_parts=plan_parts(
             num_tiles * heads.num_kv_heads, int(lengths.max(initial=0)), gpu.num_multiprocessors
         ),
         num_warps=4 if rows <= 64 else 8,
-        num_stages=3 if heads.head_dim <= 128 else 2,
+        num_stages=3 if heads.head_dim <= 128 and not is_float32 else 2,
     )
 
 
@@ -122,7 +127,7 @@ def plan_parts(num_programs: int, longest_context: int, num_multiprocessors: int
     return 1 << (max(1, min(wanted, possible, MAX_PARTS)).bit_length() - 1)
 
 
-def _rows(longest: int, padded_group: int) -> int:
-    """Choose the rows of a tile: all of a short chunk, at most MAX_ROWS, at least MIN_ROWS."""
-    wanted = min(MAX_ROWS, padded_group * max(1, longest))
+def _rows(longest: int, padded_group: int, most: int) -> int:
+    """Choose the rows of a tile: all of a short chunk, at most so many, at least MIN_ROWS."""
+    wanted = min(most, padded_group * max(1, longest))
     return max(MIN_ROWS, padded_group, next_power_of_two(wanted))

@@ -1,7 +1,8 @@
 """Paged attention on a GPU: one kernel for prefill, decode and everything between, and the merging of parts.
 
 Softmax is computed online (Milakov and Gimelshein, arXiv 1805.02867; tiles as in FlashAttention-2, arXiv
-2307.08691; split contexts as in Flash-Decoding). Exponentials are base 2, scores scaled by log2(e).
+2307.08691; split contexts as in Flash-Decoding). Exponentials are base 2, scores scaled by log2(e). Products
+of float32 are those of float32 (ieee), not of its upper 19 bits, as Triton would have it by default.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ def paged_attention_kernel(
         keys = tl.load(key_cache_ptr + slots[None, :] + dims[:, None], mask=key_mask, other=0.0)
         if IS_NARROW:
             keys = keys.to(tl.float32).to(query.dtype)
-        scores = tl.dot(query, keys) * scale_log2
+        scores = tl.dot(query, keys, input_precision="ieee") * scale_log2
         if IS_NARROW:
             # A cache of 2 ** 31 heads would hold more than any device.
             scale_places = places.to(tl.int32) * (NUM_HEADS // GROUP) + kv_head
@@ -157,7 +158,7 @@ def paged_attention_kernel(
         if IS_NARROW:
             values = values.to(tl.float32).to(query.dtype)
             weights *= tl.load(value_scales_ptr + scale_places, mask=is_key, other=0.0)[None, :]
-        summed = summed * shrink[:, None] + tl.dot(weights.to(query.dtype), values)
+        summed = summed * shrink[:, None] + tl.dot(weights.to(query.dtype), values, input_precision="ieee")
         largest = larger
 
     if NUM_PARTS == 1:

@@ -1,4 +1,7 @@
-"""Products that read 8 or 4 bits per weight and widen them on the way to the matrix unit."""
+"""Products that read 8 or 4 bits per weight and widen them on the way to the matrix unit.
+
+Products of float32 are those of float32 (ieee), not of its upper 19 bits, as Triton would have it by default.
+"""
 
 from __future__ import annotations
 
@@ -47,9 +50,9 @@ def scaled_linear_kernel(
         if GROUP_SIZE > 0:
             group = tl.full([], 0, tl.int64) + start // GROUP_SIZE
             scale = tl.load(scale_ptr + group * out_features + columns, mask=is_column, other=0.0)
-            summed += tl.dot(x, weight) * scale[None, :]
+            summed += tl.dot(x, weight, input_precision="ieee") * scale[None, :]
         else:
-            summed += tl.dot(x, weight)
+            summed += tl.dot(x, weight, input_precision="ieee")
     if GROUP_SIZE == 0:
         summed *= tl.load(scale_ptr + columns, mask=is_column, other=0.0)[None, :]
     places = rows[:, None].to(tl.int64) * stride_out_token + columns[None, :]
@@ -102,7 +105,7 @@ def int4_linear_kernel(
             zeros += 1
         scales = tl.load(scales_ptr + group * out_features + columns, mask=is_column, other=0.0)
         weight = (nibbles - zeros[None, :]).to(tl.float32) * scales[None, :].to(tl.float32)
-        summed += tl.dot(x, weight.to(x.dtype))
+        summed += tl.dot(x, weight.to(x.dtype), input_precision="ieee")
     places = rows[:, None].to(tl.int64) * stride_out_token + columns[None, :]
     tl.store(out_ptr + places, summed.to(out_ptr.dtype.element_ty), mask=is_row[:, None] & is_column[None, :])
 

@@ -104,10 +104,13 @@ class TidemillAttention:
 
     can_capture = True
 
-    def __init__(self, heads: HeadShape, options: AttentionOptions, gpu: Gpu) -> None:
+    def __init__(
+        self, heads: HeadShape, options: AttentionOptions, gpu: Gpu, *, is_float32: bool = False
+    ) -> None:
         self._heads = heads
         self._options = options
         self._gpu = gpu
+        self._is_float32 = is_float32
 
     def plan(self, query_lens: IntArray, seq_lens: IntArray, num_decodes: int) -> PlannedAttention:
         """Lay out chunks, then decodes: their tiles differ, and so does the number of parts.
@@ -125,7 +128,7 @@ class TidemillAttention:
     def decode(self, size: int, longest: int, device: torch.device) -> Callable[[Sequences], Attend]:
         """Lay out decodes of any length: as many parts as the longest context would want."""
         ones = np.ones(size, dtype=np.int32)
-        launch = plan_attention(ones, np.full(size, longest, dtype=np.int32), self._heads, self._gpu)
+        launch = self._launch(ones, np.full(size, longest, dtype=np.int32))
         tiles = _Tiles(launches=((size, launch),), options=self._options)
         there = [torch.from_numpy(array).to(device) for array in tiles.arrays]
         return lambda sequences: tiles.bind(sequences, there)
@@ -133,4 +136,4 @@ class TidemillAttention:
     def _launch(self, query_lens: IntArray, seq_lens: IntArray) -> AttentionLaunch:
         # Sequences without new tokens must not make others' contexts be cut.
         lengths = np.where(query_lens > 0, seq_lens, 0)
-        return plan_attention(query_lens, lengths, self._heads, self._gpu)
+        return plan_attention(query_lens, lengths, self._heads, self._gpu, is_float32=self._is_float32)

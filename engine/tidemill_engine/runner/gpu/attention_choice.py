@@ -82,7 +82,9 @@ def choose_backend(
             raise ModelLoadError(f"--attention-backend {wanted} {hindrance}", reason="InvalidConfig")
         logger.info("attention by %s: asked for", wanted)
         return _library(wanted, demand)
-    ours = TidemillAttention(demand.heads, AttentionOptions(scale=demand.scale), device.gpu)
+    options = AttentionOptions(scale=demand.scale)
+    is_float32 = demand.dtype == torch.float32
+    ours = TidemillAttention(demand.heads, options, device.gpu, is_float32=is_float32)
     if wanted == "tidemill":
         logger.info("attention by %s: asked for", _OURS)
         return ours

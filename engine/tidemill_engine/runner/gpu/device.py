@@ -157,6 +157,8 @@ class CudaDevice:
         )
         self._lanes = {lane: torch.cuda.Stream(self.torch_device) for lane in LANES}  # type: ignore[no-untyped-call]
         self._graphs = torch.cuda.graph_pool_handle()
+        # One for all captures: what the allocator keeps of a stream's memory no other stream is given.
+        self._warming = torch.cuda.Stream(self.torch_device)  # type: ignore[no-untyped-call]
 
     class _Mark:
         def __init__(self) -> None:
@@ -205,7 +207,7 @@ class CudaDevice:
 
     def capture(self, work: Callable[[], None]) -> Captured:
         """Capture a CUDA graph, after a first run that compiles and allocates."""
-        side = torch.cuda.Stream(self.torch_device)  # type: ignore[no-untyped-call]
+        side = self._warming
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             work()

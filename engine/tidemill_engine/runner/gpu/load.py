@@ -177,7 +177,8 @@ def _with_cache(
 def _later_bytes(parts: DeviceParts, config: CoreConfig, max_model_len: int, largest_graph: int) -> int:
     """Return what is allocated once the cache is there."""
     rows = DeviceRows.num_bytes(config.scheduler.max_num_seqs, max_model_len, config.cache.block_size)
-    logits = largest_graph * parts.model.config.vocab_size * parts.model.weights.embedding.dtype.itemsize
+    # Graphs compute logits in memory of their own before they copy them to where all leave theirs.
+    logits = 2 * largest_graph * parts.model.config.vocab_size * parts.model.weights.embedding.dtype.itemsize
     staging = 2 * min(STAGING_BYTES, config.cache.swap_bytes)
     return rows + logits + staging
 

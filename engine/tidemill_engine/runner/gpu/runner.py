@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tidemill_engine.runner.gpu.device import Device, Mark
     from tidemill_engine.step import BoolArray, NewRow, SchedulerOutput, TokenMasks
 
+_TRITONS_WORDS = "Triton Error [CUDA]"
 Given = ParamSpec("Given")
 Returned = TypeVar("Returned")
 
@@ -75,6 +76,11 @@ def _ends_when_broken(method: Callable[Given, Returned]) -> Callable[Given, Retu
         try:
             return method(*args, **kwargs)
         except torch.AcceleratorError as error:
+            raise RunnerLost(f"the device has failed: {error}") from error
+        except RuntimeError as error:
+            # Triton's launcher tells of a broken device, too, but by no type of its own.
+            if _TRITONS_WORDS not in str(error):
+                raise
             raise RunnerLost(f"the device has failed: {error}") from error
 
     return guarded
