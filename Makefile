@@ -75,6 +75,8 @@ gpu-site:  ## Fetch what such a machine may lack into .cache/gpu-site (GPU_PYTHO
 	@rm -rf .cache/gpu-site
 	@$(PYTHON) -m pip install --quiet --no-deps --only-binary=:all: --implementation cp --python-version $(GPU_PYTHON) \
 	  --platform manylinux2014_x86_64 --target .cache/gpu-site msgspec
+	@$(PYTHON) -m pip install --quiet --only-binary=:all: --implementation cp --python-version $(GPU_PYTHON) \
+	  --platform manylinux2014_x86_64 --platform any --target .cache/gpu-site pytest hypothesis
 
 format: venv  ## Format and mend what can be mended
 	@$(BIN)/ruff format .

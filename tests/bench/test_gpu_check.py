@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tidemill_bench.gpu_check import kernel_tests
 from tidemill_bench.gpu_check.correctness import Checked
 from tidemill_bench.gpu_check.engine_run import Served, Workload
+from tidemill_bench.gpu_check.kernel_tests import read_report, run_kernel_tests
+from tidemill_bench.gpu_check.place import rehearsal
 from tidemill_bench.gpu_check.random_model import LLAMA_8B, TINY, RandomWeights, num_weight_bytes
 from tidemill_bench.gpu_check.report import Findings
 
@@ -43,13 +46,15 @@ def test_without_a_gpu_it_says_so_and_exits_with_2() -> None:
 @pytest.mark.slow
 def test_a_rehearsal_finds_every_kernel_right_and_serves_every_request(tmp_path: Path) -> None:
     found = tmp_path / "findings.json"
-    parts = [argument for part in ("kernels", "speed", "engine") for argument in ("--only", part)]
+    parts = [argument for part in ("kernels", "tests", "speed", "engine") for argument in ("--only", part)]
     ran = run("--rehearse", *parts, "--json", str(found), "--markdown", str(tmp_path / "tables.md"))
     assert ran.returncode == 0, ran.stdout + ran.stderr
     findings = json.loads(found.read_text())
     assert findings["is_rehearsal"]
     assert findings["is_right"]
     assert len(findings["checks"]) == 12
+    assert findings["tests"]["num_passed"] == 8
+    assert findings["tests"]["failed"] == []
     assert all(timed["seconds"] > 0 for timed in findings["kernels"])
     assert [served["workload"]["num_requests"] for served in findings["served"]] == [1, 3]
     (split,) = findings["splits"]
@@ -66,6 +71,30 @@ def test_one_wrong_kernel_is_shown_and_fails_the_check() -> None:
     assert not findings.is_right
     assert "| bad | 5.0e-01 | 1e-04 | **no**  |" in findings.as_markdown()
     assert "CompilationError: no" in findings.as_markdown()
+
+
+REPORT = """<testsuites><testsuite>
+<testcase classname="a" name="test_right" time="0.5" />
+<testcase name="test_wrong[bf16]" time="1.5"><failure message="0.5 is not 0.1" /></testcase>
+<testcase classname="a" name="test_elsewhere" time="0"><skipped message="no" /></testcase>
+</testsuite></testsuites>"""
+
+
+def test_a_test_that_fails_on_the_device_is_shown_and_fails_the_check() -> None:
+    findings = make_findings()
+    findings.tests = read_report(REPORT)
+    assert (findings.tests.num_passed, findings.tests.num_skipped, findings.tests.seconds) == (1, 1, 2.0)
+    assert not findings.is_right
+    assert "1 pass, 1 fail, 1 skip.\n- test_wrong[bf16]: 0.5 is not 0.1" in findings.as_markdown()
+
+
+def test_without_pytest_the_check_says_so_and_does_not_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_tests, "_NEEDED", ("pytest", "no_such_package"))
+    findings = make_findings()
+    findings.tests = run_kernel_tests(rehearsal())
+    assert findings.is_right
+    assert "not run: no_such_package not installed" in findings.as_markdown()
+    assert "no tests in" in run_kernel_tests(rehearsal(), Path("/nowhere")).why_not
 
 
 def test_only_what_was_asked_for_is_reported() -> None:

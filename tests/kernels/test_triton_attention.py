@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from examples import examples
+from kernel_device import FLOATS, seeded, tolerances
 from tidemill_kernels.paged_attention import paged_attention_reference
 from tidemill_kernels.paged_attention.launch import (
     MAX_PARTS,
@@ -22,7 +23,8 @@ from tidemill_kernels.paged_attention.launch import (
 from tidemill_kernels.paged_attention.triton_kernel import AttentionOptions, PagedBatch, paged_attention
 from tidemill_kernels.rope_kv_write import NARROW_MOST
 
-TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3}
+TOLERANCE = tolerances(1e-5, 4e-3)
+EXACT = TOLERANCE[torch.float32]
 Sequences = list[tuple[int, int]]
 
 
@@ -37,7 +39,7 @@ class Case:
         block_size: int = 16,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        generator = torch.Generator().manual_seed(len(sequences))
+        generator = seeded(len(sequences))
         self.heads = heads
         self.query_lens = [new for _, new in sequences]
         self.seq_lens = [context + new for context, new in sequences]
@@ -108,7 +110,7 @@ class Case:
 SMALL = HeadShape(num_heads=6, num_kv_heads=2, head_dim=24)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(
     "heads",
     [
@@ -126,14 +128,14 @@ def test_decodes_prefills_and_continues_in_one_launch(heads: HeadShape, dtype: t
 @pytest.mark.parametrize("block_size", [1, 7, 16, 32])
 def test_takes_any_block_size(block_size: int) -> None:
     case = Case([(40, 1), (3, 5)], heads=SMALL, block_size=block_size)
-    torch.testing.assert_close(case.run(case.plan()), case.reference(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(case.run(case.plan()), case.reference(), rtol=EXACT, atol=EXACT)
 
 
 def test_merges_the_parts_of_long_contexts() -> None:
     case = Case([(900, 1), (530, 1), (2, 1)], heads=SMALL)
     launch = case.plan(num_multiprocessors=100)
     assert launch.num_parts == 2
-    torch.testing.assert_close(case.run(launch), case.reference(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(case.run(launch), case.reference(), rtol=EXACT, atol=EXACT)
 
 
 @pytest.mark.parametrize("num_multiprocessors", [1, 100])
@@ -142,7 +144,7 @@ def test_sees_only_the_window_and_caps_scores(window: int, soft_cap: float, num_
     case = Case([(520, 1), (10, 12), (0, 3)], heads=HeadShape(num_heads=4, num_kv_heads=2, head_dim=16))
     options = AttentionOptions(scale=0.5, window=window, soft_cap=soft_cap)
     found = case.run(case.plan(num_multiprocessors), options=options)
-    torch.testing.assert_close(found, case.dense(options), rtol=2e-5, atol=2e-5)
+    torch.testing.assert_close(found, case.dense(options), rtol=2 * EXACT, atol=2 * EXACT)
 
 
 @pytest.mark.parametrize("num_multiprocessors", [1, 100])
@@ -155,7 +157,7 @@ def test_folds_the_scales_of_a_narrow_cache(kind: torch.dtype, num_multiprocesso
     case.caches = tuple(cache.float() * scale[..., None] for cache, scale in zip(narrow, scales, strict=True))
     launch = case.plan(num_multiprocessors)
     found = case.run(launch, caches=(narrow[0], narrow[1]), scales=(scales[0], scales[1]))
-    torch.testing.assert_close(found, case.reference(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found, case.reference(), rtol=EXACT, atol=EXACT)
 
 
 def test_padding_tiles_change_nothing() -> None:

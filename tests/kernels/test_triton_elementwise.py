@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from kernel_device import FLOATS, seeded, tolerances
 from tidemill_kernels.batch_prep.reference import prepare_batch_reference
 from tidemill_kernels.batch_prep.triton_kernel import prepare_batch
 from tidemill_kernels.block_copy.reference import copy_blocks_reference
@@ -19,12 +20,11 @@ from tidemill_kernels.silu_mul import silu_mul_reference
 from tidemill_kernels.silu_mul.launch import plan_gate
 from tidemill_kernels.silu_mul.triton_kernel import silu_mul
 
-DTYPES = (torch.float32, torch.float16)
-TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3}
+TOLERANCE = tolerances(2e-6, 2e-3)
 
 
 def normal(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    return torch.randn(*shape, generator=seeded(seed)).to(dtype)
 
 
 def assert_close(found: torch.Tensor, wanted: torch.Tensor) -> None:
@@ -32,14 +32,14 @@ def assert_close(found: torch.Tensor, wanted: torch.Tensor) -> None:
     torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("shape", [(1, 1), (3, 37), (2, 576), (0, 64)])
 def test_normalises_rows_of_odd_sizes(shape: tuple[int, int], dtype: torch.dtype) -> None:
     x, weight = normal(*shape, dtype=dtype), normal(shape[1], dtype=dtype, seed=1)
     assert_close(add_rms_norm(x, None, weight, 1e-5), rms_norm_reference(x, weight, 1e-5))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", FLOATS)
 def test_adds_the_residual_before_it_normalises_and_keeps_the_sum(dtype: torch.dtype) -> None:
     x, residual = normal(5, 100, dtype=dtype), normal(5, 100, dtype=dtype, seed=1)
     weight, total = normal(100, dtype=dtype, seed=2), x + residual
@@ -53,7 +53,7 @@ def test_refuses_rows_that_no_program_holds() -> None:
         plan_norm(MAX_SIZE + 1)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("shape", [(1, 2), (3, 74), (2, 3072), (0, 8)])
 def test_gates_rows_of_odd_sizes(shape: tuple[int, int], dtype: torch.dtype) -> None:
     gate_up = normal(*shape, dtype=dtype) * 8
@@ -67,7 +67,7 @@ def test_a_gate_launch_covers_every_column(size: int) -> None:
     assert (launch.grid[1] - 1) * launch.block < size <= launch.grid[1] * launch.block
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("has_norm", [False, True])
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(9, 3, 64), (4, 4, 10), (8, 1, 96)])
 def test_rotates_queries_and_writes_keys_and_values(
@@ -145,8 +145,8 @@ def test_copies_nothing_when_there_is_nothing_to_copy() -> None:
 
 
 def test_builds_a_step_from_rows_that_live_on_the_device() -> None:
-    pool = torch.randint(0, 1000, (8, 700), dtype=torch.int32, generator=torch.Generator().manual_seed(0))
-    table = torch.randperm(8 * 44, generator=torch.Generator().manual_seed(1)).view(8, 44).int()
+    pool = torch.randint(0, 1000, (8, 700), dtype=torch.int32, generator=seeded(0))
+    table = torch.randperm(8 * 44, generator=seeded(1)).view(8, 44).int()
     rows, start = torch.tensor([6, 0, 3], dtype=torch.int32), torch.tensor([17, 0, 699], dtype=torch.int32)
     counts = torch.tensor([600, 1, 1])
     query_start = torch.nn.functional.pad(counts.cumsum(0), (1, 0)).int()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from kernel_device import FLOATS, seeded
 from tidemill_kernels.sampler import Drawing
 from tidemill_kernels.sampler.reference import allowed_reference, sample_reference
 from tidemill_kernels.sampler.triton_kernel import sample
@@ -25,11 +26,11 @@ def make_drawing(num_rows: int, **fields: float) -> Drawing:
 
 
 def make_logits(num_rows: int, *, spread: float = 3.0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(num_rows)
+    generator = seeded(num_rows)
     return (torch.randn(num_rows, VOCABULARY, generator=generator) * spread).to(dtype)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(
     "fields",
     [

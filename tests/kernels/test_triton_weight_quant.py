@@ -7,6 +7,7 @@ from typing import Literal
 import pytest
 import torch
 
+from kernel_device import FLOATS, seeded, tolerances
 from tidemill_kernels.weight_quant import AWQ_ORDER, PackedInt4, ScaledWeight
 from tidemill_kernels.weight_quant.launch import plan_product
 from tidemill_kernels.weight_quant.reference import (
@@ -16,8 +17,8 @@ from tidemill_kernels.weight_quant.reference import (
 )
 from tidemill_kernels.weight_quant.triton_kernel import int4_linear, scaled_linear
 
-GENERATOR = torch.Generator()
-TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2}
+GENERATOR = seeded(0)
+TOLERANCE = tolerances(1e-4, 2e-2)
 
 
 def normal(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -52,12 +53,29 @@ def make_int4(
     return packed, (nibbles - zeros[expanded]).float() * scales[expanded]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(("tokens", "inputs", "outputs"), [(1, 70, 33), (17, 128, 130), (0, 64, 64)])
 def test_multiplies_by_int8_weights(tokens: int, inputs: int, outputs: int, dtype: torch.dtype) -> None:
     weight = torch.randint(-127, 128, (outputs, inputs), generator=GENERATOR.manual_seed(1)).to(torch.int8)
     packed = ScaledWeight(weight=weight, scale=torch.rand(outputs, generator=GENERATOR) / 127)
     x, tolerance = normal(tokens, inputs, dtype=dtype), TOLERANCE[dtype]
+    found, wanted = scaled_linear(x, packed), scaled_linear_reference(x, packed)
+    torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("kind", "group_size"), [("int8", 32), ("fp8", None), ("fp8", 32)])
+def test_multiplies_by_8_bits_with_a_scale_for_each_group(
+    kind: str, group_size: int | None, dtype: torch.dtype
+) -> None:
+    x, tolerance = normal(17, 96, dtype=dtype), TOLERANCE[dtype]
+    if kind == "int8":
+        weight = (normal(40, 96) * 40).round().clamp(-127, 127).to(torch.int8)
+    else:
+        weight = (normal(40, 96) * 40).to(torch.float8_e4m3fn)
+    shape = (40,) if group_size is None else (3, 40)
+    scale = (torch.rand(shape, generator=GENERATOR) + 0.5) / 100
+    packed = ScaledWeight(weight=weight, scale=scale, group_size=group_size)
     found, wanted = scaled_linear(x, packed), scaled_linear_reference(x, packed)
     torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance)
 
@@ -68,7 +86,7 @@ def test_unpacks_what_was_packed(layout: Literal["awq", "gptq"]) -> None:
     assert torch.equal(unpack(packed), weight)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("layout", ["awq", "gptq"])
 @pytest.mark.parametrize(("tokens", "inputs", "outputs", "group"), [(1, 128, 40, 32), (19, 256, 136, 128)])
 def test_multiplies_by_four_bit_weights(

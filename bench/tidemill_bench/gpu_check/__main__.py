@@ -1,6 +1,6 @@
 """`python -m tidemill_bench.gpu_check`: check and measure on this machine's GPU.
 
-Exits with 0 if every kernel is right, 1 if one is not, 2 where there is no GPU.
+Exits with 0 if every kernel is right, 1 if one is not or a test of them fails, 2 where there is no GPU.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tidemill_bench.gpu_check.place import Place
     from tidemill_bench.gpu_check.report import Findings
 
-PARTS = ("kernels", "speed", "engine", "transformers")
+PARTS = ("kernels", "tests", "speed", "engine", "transformers")
 EXIT_WRONG = 1
 EXIT_NO_GPU = 2
 
@@ -73,6 +73,12 @@ def _kernels(place: Place, findings: Findings) -> None:
     findings.checks = check_kernels(place)
 
 
+def _tests(place: Place, findings: Findings) -> None:
+    from tidemill_bench.gpu_check.kernel_tests import run_kernel_tests  # noqa: PLC0415
+
+    findings.tests = run_kernel_tests(place)
+
+
 def _speed(place: Place, findings: Findings) -> None:
     from tidemill_bench.gpu_check.speed import time_kernels  # noqa: PLC0415
 
@@ -99,6 +105,7 @@ def _transformers(place: Place, findings: Findings) -> None:
 
 _STEPS: dict[str, Callable[[Place, Findings], None]] = {
     "kernels": _kernels,
+    "tests": _tests,
     "speed": _speed,
     "engine": _engine,
     "transformers": _transformers,

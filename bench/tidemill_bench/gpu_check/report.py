@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tidemill_bench.gpu_check.correctness import Checked
     from tidemill_bench.gpu_check.engine_run import Served, StepSplit
+    from tidemill_bench.gpu_check.kernel_tests import Tested
     from tidemill_bench.gpu_check.peers import PeerServed
     from tidemill_bench.gpu_check.speed import Timed
 
@@ -23,6 +24,7 @@ class Findings:
     product_flops: float
     facts: dict[str, str]
     checks: list[Checked] = field(default_factory=list)
+    tests: Tested | None = None
     kernels: list[Timed] = field(default_factory=list)
     served: list[Served] = field(default_factory=list)
     splits: list[StepSplit] = field(default_factory=list)
@@ -31,7 +33,7 @@ class Findings:
     @property
     def is_right(self) -> bool:
         """Say whether every kernel that was checked computes what it should."""
-        return all(check.is_right for check in self.checks)
+        return all(check.is_right for check in self.checks) and (self.tests is None or self.tests.is_right)
 
     def as_json(self) -> dict[str, object]:
         """Return plain values."""
@@ -54,6 +56,7 @@ class Findings:
     def _tables(self) -> list[str]:
         return [
             self._checked(),
+            self._tested(),
             self._timed(),
             self._served(),
             *(_split(split) for split in self.splits),
@@ -66,6 +69,16 @@ class Findings:
             for c in self.checks
         ]
         return _table(("kernel", "largest difference", "allowed", "right"), rows)
+
+    def _tested(self) -> str:
+        tests = self.tests
+        if tests is None:
+            return ""
+        if tests.why_not:
+            return f"The tests of the kernels were not run: {tests.why_not}."
+        counts = f"{tests.num_passed} pass, {len(tests.failed)} fail, {tests.num_skipped} skip"
+        said = f"The tests of the kernels on this device: {counts}."
+        return "\n".join([said, *(f"- {failure}" for failure in tests.failed)])
 
     def _timed(self) -> str:
         rows = [
