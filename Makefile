@@ -38,7 +38,7 @@ run: venv  ## Serve a real model on PORT (default 8000) with a page at /
 	@exec $(BIN)/tidemill-engine serve $(MODEL) --port $(PORT) --admin-port $$(( $(PORT) + 1 ))
 
 test: venv  ## Run every test, on a real Kubernetes too
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup $(PYTEST_ARGS)
 
 test-matrix: venv  ## Run the cluster tests on the newest and on the oldest Kubernetes that we support
 	@for version in 1.37 1.34; do echo "== Kubernetes $$version"; \

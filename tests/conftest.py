@@ -53,25 +53,38 @@ class Prepared:
 _PREPARED = pytest.StashKey[Prepared]()
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Install and build for the tests that were selected, outside any test's time limit."""
-    if session.config.option.collectonly or session.testsfailed:
-        return
-    wanted = {name for item in session.items for name in getattr(item, "fixturenames", ())} & _FIXTURES
-    if not wanted:
-        return
+def _cluster_fixtures(item: pytest.Item) -> set[str]:
+    return set(getattr(item, "fixturenames", ())) & _FIXTURES
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let one process run all tests that share the clusters, and the others the rest, module by module."""
+    for item in items:
+        is_shared = _cluster_fixtures(item) or item.get_closest_marker("cluster")
+        item.add_marker(pytest.mark.xdist_group("cluster" if is_shared else item.nodeid.partition("::")[0]))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Install and build before the first test that needs it, outside any test's time limit."""
+    if _PREPARED not in item.config.stash and _cluster_fixtures(item):
+        item.config.stash[_PREPARED] = _prepare(item.session)
+    return (yield)
+
+
+def _prepare(session: pytest.Session) -> Prepared:
+    wanted = {name for item in session.items for name in _cluster_fixtures(item)}
     has_node = bool(wanted & _NODE_FIXTURES)
     images = [*SLIM, *(["engine"] if "real_engine" in wanted else [])] if has_node else []
     capture = session.config.pluginmanager.getplugin("capturemanager")
     try:
         with capture.global_and_fixture_disabled():
-            built = sessions.prepare(images, has_node=has_node)
+            return Prepared(images=sessions.prepare(images, has_node=has_node))
     except UnavailableError as error:
-        session.config.stash[_PREPARED] = Prepared(unavailable=str(error))
+        return Prepared(unavailable=str(error))
     except HarnessError as error:
-        session.config.stash[_PREPARED] = Prepared(broken=str(error))
-    else:
-        session.config.stash[_PREPARED] = Prepared(images=built)
+        return Prepared(broken=str(error))
 
 
 @pytest.fixture(scope="session")
@@ -196,6 +209,10 @@ def _describe(cluster: TestCluster) -> str:
         result = cluster.kubectl(*command, check=False)
         text = (result.stdout + result.stderr).strip().splitlines()[-60:]
         parts.append(f"$ kubectl {' '.join(command)}\n" + "\n".join(text))
+    for log in ("logs/ingress.log", "ingress/error.log", "logs/kube-controller-manager.log"):
+        path = cluster.kubeconfig.parent / log
+        if cluster.containerd_socket is not None and path.exists():
+            parts.append(f"$ tail {log}\n" + "\n".join(path.read_text(errors="replace").splitlines()[-12:]))
     return "\n\n".join(parts)
 
 

@@ -2,8 +2,8 @@
 
 Knows the order of start and end. Refuses to know flags, requests and the API's protocol.
 
-At SIGTERM: readiness fails at once; requests that wait for a service are told to come again; others are
-still accepted for the grace (the news must reach kube-proxy and ingresses); then the port closes, and streams
+At SIGTERM: readiness fails at once; requests are still accepted until none has come for the grace (the news
+must reach kube-proxy and ingresses); then the port closes, and streams and requests that wait for a service
 have until the timeout to finish.
 """
 
@@ -24,12 +24,12 @@ from tidemill_gateway.metrics import GatewayMetrics
 from tidemill_gateway.parts import DEMAND, TRAFFIC, WAITING, ServerConfig, Surroundings
 from tidemill_gateway.server import make_app
 from tidemill_gateway.state import ClusterState
-from tidemill_gateway.traffic import Traffic
 from tidemill_gateway.watch import ApiReader, Home, Watch, WatchTiming, sources
 
 logger = logging.getLogger(__name__)
 
 FINAL_SECONDS = 1.0
+Sleep = Callable[[float], Awaitable[None]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +72,7 @@ async def serve(
     stopping: asyncio.Event,
     *,
     on_started: Callable[[int, int], None] | None = None,
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    sleep: Sleep = asyncio.sleep,
 ) -> None:
     """Serve until `stopping` is set, then leave gracefully; `on_started` learns the two ports."""
     watched = sources(config.namespaces, config.home)
@@ -104,8 +104,7 @@ async def serve(
             if on_started is not None:
                 on_started(port, admin_port)
             await stopping.wait()
-            app[WAITING].close()
-            await _leave(config, site, app[TRAFFIC], sleep)
+            await _leave(config, site, app, sleep)
             for task in watches:
                 task.cancel()
     finally:
@@ -134,18 +133,29 @@ async def listen(runner: web.AppRunner, host: str, port: int) -> tuple[int, web.
     return number, site
 
 
-async def _leave(
-    config: ProcessConfig, site: web.TCPSite, traffic: Traffic, sleep: Callable[[float], Awaitable[None]]
-) -> None:
+async def _leave(config: ProcessConfig, site: web.TCPSite, app: web.Application, sleep: Sleep) -> None:
+    """Accept until nobody comes any more, let what was accepted finish, and cut the rest.
+
+    Whoever leads clients here may learn late that this pod leaves: an ingress that reloads slowly, or an
+    operator that starts anew just then and has not yet written the endpoints. So a grace in which a request
+    came is followed by another, for at most half of the time that streams have to finish.
+    """
+    traffic = app[TRAFFIC]
     traffic.is_closing = True
-    logger.info("leaving: accepting for %g s more", config.shutdown_grace_seconds)
-    await sleep(config.shutdown_grace_seconds)
+    grace, left = config.shutdown_grace_seconds, config.shutdown_timeout_seconds
+    least_left = left / 2
+    while True:
+        num_begun = traffic.num_begun
+        logger.info("leaving: accepting for %g s more", grace)
+        await sleep(grace)
+        if traffic.num_begun == num_begun or left - grace < least_left:
+            break
+        left -= grace
     await site.stop()
-    logger.info(
-        "leaving: %d requests have %g s to finish", traffic.in_flight, config.shutdown_timeout_seconds
-    )
+    logger.info("leaving: %d requests have %g s to finish", traffic.in_flight, left)
     try:
-        async with asyncio.timeout(config.shutdown_timeout_seconds):
+        async with asyncio.timeout(left):
             await traffic.wait_until_idle()
     except TimeoutError:
         logger.warning("leaving: cutting %d requests that did not finish", traffic.in_flight)
+        app[WAITING].close()

@@ -61,6 +61,7 @@ def make_app(
     app[LIMITS] = TenantLimits()
     app[DEMAND] = DemandBook(gateway=config.name, started=around.clocks.wall())
     app.cleanup_ctx.append(open_parts)
+    app.on_response_prepare.append(_close_when_leaving)
     app.router.add_route("*", "/{path:.*}", handle)
     return app
 
@@ -101,7 +102,11 @@ async def _count_traffic(request: web.Request, handler: Handler) -> web.StreamRe
     if traffic.in_flight >= most:
         raise errors.overloaded(most)
     with traffic:
-        response = await handler(request)
-        if traffic.is_closing and not response.prepared:
-            response.force_close()
-        return response
+        return await handler(request)
+
+
+async def _close_when_leaving(request: web.Request, response: web.StreamResponse) -> None:
+    """Let clients that keep connections open find another pod for their next request."""
+    if request.app[TRAFFIC].is_closing:
+        response.headers["Connection"] = "close"
+        response.force_close()

@@ -12,12 +12,14 @@ class Traffic:
 
     def __init__(self) -> None:
         self.in_flight = 0
+        self.num_begun = 0
         self.is_closing = False
         self._idle = asyncio.Event()
         self._idle.set()
 
     def __enter__(self) -> None:
         self.in_flight += 1
+        self.num_begun += 1
         self._idle.clear()
 
     def __exit__(

@@ -55,6 +55,12 @@ def component_pods(space: Namespace, selector: str) -> list[str]:
     return [pod["metadata"]["name"] for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
 
+def _all_pods(space: Namespace, selector: str) -> list[str]:
+    """Return the pods of a component, those that are going away and those that ended included."""
+    pods = space.cluster.kubectl.items("pods", "-n", RELEASE_NAMESPACE, "-l", selector)
+    return [pod["metadata"]["name"] for pod in pods]
+
+
 @pytest.fixture(scope="module")
 def asleep(module_space: Namespace, sim_engine: str) -> Namespace:
     """Offer three services that have been ready once and went to zero by themselves."""
@@ -138,11 +144,18 @@ async def test_load_from_zero_to_several_and_back_loses_no_request(asleep: Names
             lambda: space.service("tide")["status"].get("readyReplicas", 0) >= 3,
             timeout_seconds=60,
         )
+        former = await asyncio.to_thread(component_pods, space, GATEWAYS)
         await asyncio.to_thread(_restart_everything_else, space)
+        so_far = load.num_done
+        await asyncio.to_thread(
+            wait_until,
+            "the former gateways gone and every stream's place taken by another",
+            lambda: load.num_done >= so_far + 32 and not set(former) & set(_all_pods(space, GATEWAYS)),
+            timeout_seconds=90,
+        )
         load.is_over.set()
         await asyncio.wait_for(asyncio.gather(*running), timeout=60)
     assert load.failures == []
-    assert load.num_done >= 32
     await asyncio.to_thread(wait_until, "zero again", lambda: is_at_zero(space, "tide"), timeout_seconds=200)
     told = [event["message"] for event in events(space, "tide", "ScaledUp", "ScaledDown")]
     assert any(message.startswith("Scaled from 0 to") for message in told)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 import aiohttp
@@ -27,6 +27,7 @@ class Process:
     stopping: asyncio.Event
     grace_begun: asyncio.Event
     grace_over: asyncio.Event
+    graces: list[float]
     task: asyncio.Future[None]
 
     async def status(self, url: str) -> int:
@@ -48,9 +49,11 @@ def config(shutdown_timeout_seconds: float = 60.0) -> ProcessConfig:
 async def process(upstream_port: int, settings: ProcessConfig) -> AsyncIterator[Process]:
     ports: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
     stopping, grace_begun, grace_over = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    graces: list[float] = []
 
     async def sleep(seconds: float) -> None:
         grace_begun.set()
+        graces.append(seconds)
         await grace_over.wait()
 
     async with run_fake_api_server() as (server, api), aiohttp.ClientSession() as client:
@@ -78,6 +81,7 @@ async def process(upstream_port: int, settings: ProcessConfig) -> AsyncIterator[
             stopping=stopping,
             grace_begun=grace_begun,
             grace_over=grace_over,
+            graces=graces,
             task=task,
         )
         while await running.status(f"{running.admin_url}/health/ready") != 200:
@@ -152,6 +156,35 @@ async def test_at_the_end_readiness_fails_first_and_streams_finish(monkeypatch: 
             finish.set()
             assert await response.read() == b"data: two\n\n"
         await running.task
+
+
+@pytest.mark.parametrize(("num_late", "num_graces"), [(0, 1), (1, 2), (3, 2)])
+async def test_a_grace_in_which_a_request_came_is_followed_by_another(num_late: int, num_graces: int) -> None:
+    async with run_upstream(answer) as port, process(port, config()) as running:
+        running.stopping.set()
+        await running.grace_begun.wait()
+        for _ in range(num_late):
+            async with running.client.post(f"{running.url}/v1/completions", json=CHAT) as response:
+                assert response.status == 200
+                assert response.headers["Connection"] == "close"
+        running.grace_over.set()
+        await running.task
+        assert running.graces == [5.0] * num_graces
+
+
+async def test_requests_without_end_do_not_keep_a_leaving_gateway() -> None:
+    async def forever(running: Process) -> None:
+        while not running.task.done():
+            with suppress(aiohttp.ClientError):
+                await running.status(f"{running.url}/v1/models")
+
+    async with run_upstream(answer) as port, process(port, config(20.0)) as running:
+        asking = asyncio.create_task(forever(running))
+        running.stopping.set()
+        running.grace_over.set()
+        await running.task
+        assert 1 <= len(running.graces) <= 3
+        await asking
 
 
 async def test_streams_that_do_not_finish_in_time_are_cut() -> None:
