@@ -25,7 +25,7 @@ from tidemill_engine.messages import (
     StepTokens,
 )
 
-LIMIT_SECONDS = 60.0
+LIMIT_SECONDS = 120.0
 
 
 class CoreProcess:

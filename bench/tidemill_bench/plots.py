@@ -57,7 +57,7 @@ def _bars(pyplot: Any, rows: Sequence[Row], path: Path) -> Path:
         panel.set_xticks([index + 0.4 - width / 2 for index in range(len(loads))], loads)
         if name.endswith(", s"):
             panel.set_yscale("log")
-    panels[0].legend(fontsize="small", ncols=3)
+    _legend_above(figure, panels[0])
     return _save(pyplot, figure, path)
 
 
@@ -97,14 +97,19 @@ def _sweep(pyplot: Any, rows: Sequence[Row], path: Path) -> Path:
     for panel, (name, metric) in zip(panels, metrics, strict=True):
         for engine in dict.fromkeys(row.engine for row in rows):
             mine = [row.figures for row in rows if row.engine == engine]
-            panel.plot(
-                [f.output_tokens_per_second for f in mine], [metric(f) for f in mine], "o-", label=engine
-            )
+            tokens = [f.output_tokens_per_second for f in mine]
+            panel.plot(tokens, [metric(f) for f in mine], "o-", label=engine, alpha=0.7, markersize=4)
         panel.set_xlabel("output tokens/s")
         panel.set_ylabel(name)
         panel.set_yscale("log")
-    panels[0].legend(fontsize="small")
+    _legend_above(figure, panels[0])
     return _save(pyplot, figure, path)
+
+
+def _legend_above(figure: Any, panel: Any) -> None:
+    """Name the engines once for all panels, where no bar or line can lie."""
+    handles, labels = panel.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", fontsize="small", ncols=4)
 
 
 def _save(pyplot: Any, figure: Any, path: Path) -> Path:
