@@ -22,6 +22,7 @@ SHAPES = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, 
 CONFIGS: dict[str, dict[str, Any]] = {
     "awq": {"quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": True, "version": "gemm"},
     "gptq": {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "desc_act": False, "sym": False},
+    "gptq-act-order": {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "desc_act": True},
     "fp8": {"quant_method": "fp8", "activation_scheme": "static"},
     "fp8-blocks": {"quant_method": "fp8", "weight_block_size": list(BLOCK)},
     "int8-channels": {
@@ -106,6 +107,19 @@ def _gptq(weight: torch.Tensor) -> Packed:
     }, values
 
 
+def _gptq_act_order(weight: torch.Tensor) -> Packed:
+    """Quantise with the inputs dealt out to the groups in an order that depends on their number alone."""
+    inputs = weight.shape[1]
+    order = torch.randperm(inputs, generator=torch.Generator().manual_seed(inputs))
+    nibbles, zeros, scales, values = _nibbles(weight[:, order])
+    groups = torch.empty(inputs, dtype=torch.int32)
+    groups[order] = (torch.arange(inputs) // GROUP).int()
+    there, back = torch.empty_like(nibbles), torch.empty_like(values)
+    there[order], back[:, order] = nibbles, values
+    parts = {"qweight": pack(there.T).T, "qzeros": pack(zeros - 1), "scales": scales, "g_idx": groups}
+    return parts, back
+
+
 def _fp8(weight: torch.Tensor) -> Packed:
     scale = weight.abs().max() / 448
     numbers = (weight / scale).to(torch.float8_e4m3fn)
@@ -145,6 +159,7 @@ def _packed(weight: torch.Tensor) -> Packed:
 PACKERS = {
     "awq": _awq,
     "gptq": _gptq,
+    "gptq-act-order": _gptq_act_order,
     "fp8": _fp8,
     "fp8-blocks": _fp8_blocks,
     "int8-channels": _int8_channels,

@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from device_runners import load_on_host
 from quantized_models import CONFIGS, save_quantized
-from served_tokens import assert_same, load_on_cpu, serve
+from served_tokens import assert_same, entries, load_on_cpu, serve
+from tidemill_engine.config import Quantization
 from tidemill_engine.errors import ModelLoadError
 from tidemill_engine.models.quantization import format_of
 from tidemill_engine.models.quantized import Int4Matrix, ScaledMatrix, float8_values, joined
@@ -21,7 +22,7 @@ from tidemill_engine.models.weights import open_weights
 from tidemill_engine.runner.gpu.device import HostDevice
 from tidemill_engine.runner.gpu.linears import CheckpointLinears, linear_maker
 from tidemill_kernels.paged_attention.launch import Gpu
-from tiny_models import prompts_of
+from tiny_models import prompts_of, save_model
 
 METHODS = tuple(CONFIGS)
 UP = "model.layers.1.mlp.up_proj"
@@ -47,7 +48,8 @@ def test_float8_is_read_as_torch_does() -> None:
 def test_parts_of_a_matrix_stand_for_parts_of_its_numbers(tmp_path: Path, method: str) -> None:
     matrix = open_weights(save_quantized(tmp_path, method)[0]).quantized(UP + ".weight")
     assert matrix is not None
-    whole, outputs, inputs = matrix.values(), slice(48, 96), slice(16, 48)
+    whole, outputs = matrix.values(), slice(48, 96)
+    inputs = slice(None) if method == "gptq-act-order" else slice(16, 48)
     np.testing.assert_array_equal(matrix.part(outputs, inputs).values(), whole[outputs, inputs])
     parts = [matrix.part(slice(0, 32), slice(None)), matrix.part(slice(32, None), slice(None))]
     again = joined(parts)
@@ -145,12 +147,19 @@ def test_other_methods_refuse_too(method: str, said: dict[str, Any], words: str)
         format_of({"quantization_config": CONFIGS[method] | said})
 
 
-def test_inputs_in_another_order_are_refused(tmp_path: Path) -> None:
+def test_inputs_in_another_order_are_not_divided(tmp_path: Path) -> None:
+    matrix = open_weights(save_quantized(tmp_path, "gptq-act-order")[0]).quantized(UP + ".weight")
+    assert matrix is not None
+    with pytest.raises(ModelLoadError, match="desc_act"):
+        matrix.part(slice(None), slice(0, 32))
+
+
+def test_inputs_in_no_groups_are_an_error(tmp_path: Path) -> None:
     quantized, _ = save_quantized(tmp_path, "gptq")
     tensors = load_file(quantized / "model.safetensors")
-    tensors[UP + ".g_idx"] = tensors[UP + ".g_idx"].flip(0).contiguous()
+    tensors[UP + ".g_idx"] = torch.zeros_like(tensors[UP + ".g_idx"])
     save_file(tensors, quantized / "model.safetensors")
-    with pytest.raises(ModelLoadError, match="desc_act"):
+    with pytest.raises(ModelLoadError, match="groups of 32"):
         open_weights(quantized).values(UP + ".weight")
 
 
@@ -161,6 +170,28 @@ def test_scales_that_do_not_fit_are_an_error(tmp_path: Path) -> None:
     (quantized / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelLoadError, match="groups of 16"):
         open_weights(quantized).values(UP + ".weight")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("quantization", [None, "int4"])
+def test_the_kernels_for_cpus_serve_the_numbers_that_a_checkpoint_stands_for(
+    tmp_path: Path, quantization: Quantization | None
+) -> None:
+    quantized, plain = save_quantized(tmp_path, "awq")
+    prompts = prompts_of(*LENGTHS)
+    model: dict[str, Any] = {"dtype": "bfloat16", "quantization": quantization}
+    found, wanted = (serve(load_on_cpu(path, **model), prompts, depth=1) for path in (quantized, plain))
+    for index in range(len(prompts)):
+        assert entries(found, str(index)) == entries(wanted, str(index))
+
+
+def test_a_gpu_that_is_too_old_is_refused(tmp_path: Path) -> None:
+    class Old(HostDevice):
+        gpu = Gpu(num_multiprocessors=40, capability=75)
+
+    save_model(tmp_path, "Llama")
+    with pytest.raises(ModelLoadError, match=r"before compute capability 8\.0 .* has 7\.5"):
+        load_on_host(tmp_path, device=Old())
 
 
 def test_a_quantised_checkpoint_is_not_quantised_again_on_a_gpu(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ Array = npt.NDArray[np.generic]
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """AWQ's word holds, from its lowest four bits on, these of eight neighbouring outputs."""
 _PER_WORD = 8
+_PLAIN = tuple(range(_PER_WORD))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +28,9 @@ class Int4Matrix:
 
     layout `awq`: words `[inputs, outputs / 8]` int32 in AWQ_ORDER, zeros `[groups, outputs / 8]` likewise.
     layout `gptq`: words `[inputs / 8, outputs]` int32, lowest bits first; zeros `[groups, outputs / 8]`,
-    lowest bits first, each stored less one. scales: `[groups, outputs]` float16 or float32.
+    lowest bits first, each stored less one. scales: `[groups, outputs]` float16 or float32. order:
+    `[inputs]`, the input that each place stands for, where they are sorted by groups (act order); None: its
+    own.
     """
 
     words: npt.NDArray[np.int32]
@@ -35,6 +38,7 @@ class Int4Matrix:
     scales: npt.NDArray[np.float16] | npt.NDArray[np.float32]
     group_size: int
     layout: Literal["awq", "gptq"]
+    order: npt.NDArray[np.int64] | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -45,12 +49,25 @@ class Int4Matrix:
     @property
     def kind(self) -> tuple[object, ...]:
         """Return what two matrices must share to be joined."""
-        return self.layout, self.group_size, self.shape[1]
+        order = None if self.order is None else self.order.tobytes()
+        return self.layout, self.group_size, self.shape[1], order
+
+    def sorted_by(self, group_of_input: npt.NDArray[np.int32]) -> Int4Matrix:
+        """Return the same matrix with its inputs sorted by their groups; layout `gptq` only."""
+        order = np.argsort(group_of_input, kind="stable")
+        nibbles = _unpacked(np.ascontiguousarray(self.words.T), _PLAIN)[:, order]
+        return replace(self, words=np.ascontiguousarray(_packed(nibbles).T), order=order)
 
     def part(self, outputs: slice, inputs: slice) -> Int4Matrix:
         """Return some outputs and inputs; where a group is cut, groups become smaller."""
         first, last, _ = outputs.indices(self.shape[0])
         begin, end, _ = inputs.indices(self.shape[1])
+        if self.order is not None and (begin, end) != (0, self.shape[1]):
+            raise ModelLoadError(
+                "a matrix whose inputs are in another order than its groups (desc_act) can't be divided "
+                "among ranks; take --tensor-parallel-size 1, or a checkpoint made with desc_act false",
+                reason="InvalidConfig",
+            )
         if any(place % _PER_WORD for place in (first, last, begin, end)):
             raise ModelLoadError(
                 f"a matrix of four bits can't be cut at outputs {first}-{last} and inputs {begin}-{end}: "
@@ -86,11 +103,12 @@ class Int4Matrix:
         if self.layout == "awq":
             nibbles, zeros = _unpacked(self.words, AWQ_ORDER), _unpacked(self.zeros, AWQ_ORDER)
         else:
-            plain = tuple(range(_PER_WORD))
-            nibbles = _unpacked(np.ascontiguousarray(self.words.T), plain).T
-            zeros = _unpacked(self.zeros, plain) + 1
+            nibbles = _unpacked(np.ascontiguousarray(self.words.T), _PLAIN).T
+            zeros = _unpacked(self.zeros, _PLAIN) + 1
         groups = np.arange(self.shape[1]) // self.group_size
         numbers = (nibbles - zeros[groups]).astype(np.float32) * self.scales.astype(np.float32)[groups]
+        if self.order is not None:
+            numbers[self.order] = numbers.copy()
         return np.ascontiguousarray(numbers.T)
 
 
@@ -195,3 +213,11 @@ def _unpacked(words: npt.NDArray[np.int32], order: tuple[int, ...]) -> npt.NDArr
     unpacked = np.empty_like(nibbles)
     unpacked[..., list(order)] = nibbles
     return unpacked.reshape(words.shape[0], -1)
+
+
+def _packed(numbers: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """Pack `[rows, 8 n]` numbers into `[rows, n]` words, lowest bits first."""
+    eights = numbers.reshape(numbers.shape[0], -1, _PER_WORD).view(np.uint32)
+    words = np.bitwise_or.reduce(eights << (4 * np.arange(_PER_WORD, dtype=np.uint32)), axis=-1)
+    packed: npt.NDArray[np.int32] = words.view(np.int32)
+    return packed

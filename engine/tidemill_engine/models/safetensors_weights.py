@@ -120,21 +120,21 @@ class SafetensorsWeights:
         is_awq = stored.method == "awq"
         inputs = words.shape[0] * (1 if is_awq else 8)
         group_size = stored.group_size or inputs
-        if module + ".g_idx" in self._files:
-            order = self._raw(module + ".g_idx", "I32")
-            if not np.array_equal(order, np.arange(inputs) // group_size):
-                raise ModelLoadError(
-                    f"{module} has its inputs in another order than its groups (desc_act), "
-                    "which is not supported; take a checkpoint made with desc_act false",
-                    reason="UnsupportedModel",
-                )
-        return Int4Matrix(
+        matrix = Int4Matrix(
             words=words,
             zeros=zeros,
             scales=scales,
             group_size=group_size,
             layout="awq" if is_awq else "gptq",
         )
+        if is_awq or module + ".g_idx" not in self._files:
+            return matrix
+        groups = self._raw(module + ".g_idx", "I32")
+        if np.array_equal(groups, np.arange(inputs) // group_size):
+            return matrix
+        if not np.array_equal(np.sort(groups), np.arange(inputs) // group_size):
+            raise ModelLoadError(f"{module}.g_idx does not divide its inputs into groups of {group_size}")
+        return matrix.sorted_by(groups)
 
     def _packed(self, module: str, stored: CheckpointFormat) -> Int4Matrix:
         """Read a matrix of four bits as compressed-tensors packs it, along its inputs: GPTQ's, turned."""

@@ -34,12 +34,20 @@ FP8_CAPABILITY = 89
 class QuantizedLinear:
     """`x @ weight.T + bias`; activations stay in the model's dtype."""
 
-    def __init__(self, packed: ScaledWeight | PackedInt4, bias: torch.Tensor | None = None) -> None:
+    def __init__(
+        self,
+        packed: ScaledWeight | PackedInt4,
+        bias: torch.Tensor | None = None,
+        order: torch.Tensor | None = None,
+    ) -> None:
         self.packed = packed
         self._bias = bias
+        self._order = order
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return the product: `[num_tokens, out]`."""
+        if self._order is not None:
+            x = x[:, self._order]
         if isinstance(self.packed, ScaledWeight):
             product = scaled_linear(x, self.packed)
         else:
@@ -88,7 +96,8 @@ class CheckpointLinears:
                 layout=matrix.layout,
             )
             self._check(packed.group_size)
-            return QuantizedLinear(packed, bias)
+            order = None if matrix.order is None else self._there(matrix.order)
+            return QuantizedLinear(packed, bias, order)
         if matrix.is_float and not self._has_float8:
             if not self._has_warned:
                 logger.warning("this GPU has no fp8: weights take twice the checkpoint's memory")

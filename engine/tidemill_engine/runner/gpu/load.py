@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DTYPES = {"auto": torch.bfloat16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+LEAST_CAPABILITY = 80
+"""Triton compiles for no older ones, and they have no bfloat16."""
 DEPTH = 2
 """Steps in flight: the next one is launched while the device computes one."""
 
@@ -75,6 +77,12 @@ def load_device_runner(
     source: WeightSource, config: CoreConfig, device: Device, group: RankGroup, report: ReportProgress
 ) -> DeviceRunner:
     """Load a model onto any device."""
+    if device.gpu.capability < LEAST_CAPABILITY:
+        raise ModelLoadError(
+            f"GPUs before compute capability {LEAST_CAPABILITY / 10} are not supported; this one has "
+            f"{device.gpu.capability / 10}",
+            reason="InvalidConfig",
+        )
     if config.scheduler.kind != "continuous":
         raise ModelLoadError(
             f"a GPU computes no padded batches: {config.scheduler.kind}", reason="InvalidConfig"
