@@ -231,6 +231,7 @@ def make_harness(
     max_num_seqs: int = 8,
     output_tokens: int | None = None,
     num_swap_blocks: int = 0,
+    max_model_len: int = 4096,
     **scheduler: Any,
 ) -> Harness:
     """Return a scheduler on a fake runner; further arguments are those of `make_scheduler`."""
@@ -240,6 +241,7 @@ def make_harness(
         num_rows=max_num_seqs,
         output_tokens=output_tokens,
         num_swap_blocks=num_swap_blocks,
+        max_model_len=max_model_len,
     )
     return Harness(
         scheduler=make_scheduler(runner.info, max_num_seqs=max_num_seqs, **scheduler),

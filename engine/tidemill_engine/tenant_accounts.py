@@ -11,6 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 OTHER = "other"
+DEFAULT = "default"
 MAX_SHOWN = 50
 MAX_CANDIDATES = 500
 
@@ -47,7 +48,11 @@ class TenantAccounts:
         self._candidates: OrderedDict[str, int] = OrderedDict()
 
     def add(self, tenant: str, usage: TenantUsage) -> None:
-        """Count what a tenant's sequence has used."""
+        """Count what a tenant's sequence has used; who bears the name of a label is counted under it."""
+        if tenant == OTHER:
+            self._others.add(usage)
+            return
+        tenant = tenant or DEFAULT
         account = self._shown.get(tenant)
         if account is None and len(self._shown) < self._max_shown:
             account = self._shown[tenant] = TenantUsage()
@@ -58,8 +63,7 @@ class TenantAccounts:
     def shown(self) -> dict[str, TenantUsage]:
         """Return the accounts by label: tenants, and `other` where there are more than are shown."""
         has_others = self._others.requests > 0
-        named = {tenant or "default": usage for tenant, usage in self._shown.items()}
-        return named | ({OTHER: self._others} if has_others else {})
+        return self._shown | ({OTHER: self._others} if has_others else {})
 
     def _account_of_unshown(self, tenant: str, usage: TenantUsage) -> TenantUsage:
         """Return where a tenant without a label of its own is counted, which may be its new label."""

@@ -164,8 +164,10 @@ def test_a_running_request_s_inter_token_slo_bounds_the_chunks_beside_it() -> No
 
 
 def test_one_long_prompt_beside_many_short_ones_both_kinds_move() -> None:
-    harness = make(seams=fitted_seams(), num_blocks=2048, block_size=16, max_num_batched_tokens=256)
-    harness.add(request("long", prompt_len=4000, max_tokens=2))
+    harness = make(
+        seams=fitted_seams(), max_model_len=12_000, num_blocks=2048, block_size=16, max_num_batched_tokens=256
+    )
+    harness.add(request("long", prompt_len=10_000, max_tokens=2))
     served_before_long = 0
     for index in range(400):
         if index % 4 == 0:

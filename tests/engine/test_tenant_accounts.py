@@ -5,6 +5,8 @@ from hypothesis import strategies as st
 
 from tidemill_engine.tenant_accounts import MAX_CANDIDATES, OTHER, TenantAccounts, TenantUsage
 
+NAMES = ["", "default", "other", *(f"t{number}" for number in range(30))]
+
 
 def usage(tokens: int) -> TenantUsage:
     return TenantUsage(requests=1, prompt_tokens=tokens, output_tokens=tokens)
@@ -29,6 +31,16 @@ def test_tenants_beyond_the_number_shown_are_counted_together() -> None:
     assert (shown[OTHER].requests, shown[OTHER].prompt_tokens) == (2, 11)
 
 
+def test_tenants_that_bear_the_name_of_a_label_are_counted_under_it() -> None:
+    accounts = TenantAccounts(max_shown=1)
+    for tenant, tokens in [("", 50), ("default", 7), ("other", 5), ("small", 2)]:
+        accounts.add(tenant, usage(tokens))
+    assert {name: account.prompt_tokens for name, account in accounts.shown().items()} == {
+        "default": 57,
+        OTHER: 7,
+    }
+
+
 def test_a_tenant_that_outgrows_the_least_one_shown_takes_its_place() -> None:
     accounts = TenantAccounts(max_shown=2)
     for tenant, tokens in [("a", 50), ("small", 5)]:
@@ -39,14 +51,14 @@ def test_a_tenant_that_outgrows_the_least_one_shown_takes_its_place() -> None:
     assert accounts.shown()[OTHER].requests >= 1
 
 
-@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 100)), max_size=200))
+@given(st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 100)), max_size=200))
 def test_no_token_is_lost_every_series_only_grows_and_their_number_is_bounded(
-    steps: list[tuple[int, int]],
+    steps: list[tuple[str, int]],
 ) -> None:
     accounts = TenantAccounts(max_shown=3)
     before: dict[str, int] = {}
-    for number, tokens in steps:
-        accounts.add(f"t{number}", usage(tokens))
+    for name, tokens in steps:
+        accounts.add(name, usage(tokens))
         now = {name: account.tokens for name, account in accounts.shown().items()}
         assert len(now) <= 4
         for name in now.keys() & before.keys():

@@ -78,6 +78,21 @@ def test_a_tenant_that_returns_is_lifted_to_the_active_minimum_and_can_save_noth
     assert bench.queue.tenants.counter(idle.tenant_index) == 30_000
 
 
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_what_a_tenant_got_while_nobody_else_wanted_it_is_no_debt(has_ended: bool) -> None:
+    bench = Bench()
+    alone = bench.add("alone", tokens=100, tenant="alone")
+    bench.take()
+    bench.queue.charge_outputs(int_array([alone.tenant_index] * 5000))
+    if has_ended:
+        bench.queue.remove(alone)
+    for index in range(20):
+        bench.add(f"new-{index}", tokens=100, tenant="new")
+        bench.add(f"more-{index}", tokens=100, tenant="alone")
+    taken = [bench.take()[0].tenant for _ in range(20)]
+    assert 8 <= taken.count("alone") <= 12
+
+
 def test_the_state_of_a_million_tenants_stays_bounded() -> None:
     bench = Bench()
     for index in range(20_000):

@@ -100,15 +100,22 @@ class TenantCounters:
             return
         name = self._names.pop(index)
         del self._num_live[index], self._indices[name]
+        if not self._num_live:
+            self._floor = max(self._floor, float(self._counters[index]))
         self._free.append(index)
         self._idle[name] = _Idle(float(self._counters[index]), now)
         self._forget_overtaken(now)
 
     def begin_waiting(self, index: int, *, is_new: bool) -> None:
-        """Count a waiting request; a tenant that returns is lifted to the active minimum."""
+        """Count a waiting request; a tenant that returns is lifted to the active minimum.
+
+        Where nobody waits that is the least of the tenants that run: what they were served while nobody else
+        wanted it is no debt.
+        """
         count = self._num_waiting.get(index, 0)
         if count == 0 and is_new:
-            self._floor = self.minimum()
+            others = self._num_waiting or [other for other in self._num_live if other != index]
+            self._floor = self.minimum(others)
             self._counters[index] = max(self._counters[index], self._floor)
         self._num_waiting[index] = count + 1
 

@@ -32,7 +32,7 @@ STAGING_BYTES = 128 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Moved:
-    """Copies that have ended since they were asked about last: of so many blocks, in so many seconds."""
+    """Copies between device and host that have ended since they were asked about last."""
 
     num_blocks: int = 0
     seconds: float = 0.0
@@ -93,15 +93,16 @@ class BlockMover:
         self._timed: list[_Timed] = []
 
     def carry_out(self, output: SchedulerOutput) -> None:
-        """Do a step's copies in their order."""
+        """Do a step's copies in their order.
+
+        Those within the cache are not timed: they are far cheaper than a way to the host, which is what
+        preemption weighs against computing again.
+        """
         for pairs in self._portions(output.swap_out):
             self._out(pairs)
         for pairs in self._portions(output.swap_in):
             self._in(pairs)
-        if len(output.block_copies):
-            began = self._device.mark()
-            copy_in_order(output.block_copies, self._within)
-            self._note(len(output.block_copies), began)
+        copy_in_order(output.block_copies, self._within)
 
     def ended(self) -> Moved:
         """Return what has ended since the last call; nothing is waited for."""
