@@ -57,6 +57,7 @@ async def write_metrics(request: web.Request) -> web.Response:
     metrics.known_services.set(len(world.services))
     metrics.ready_replicas.clear()
     metrics.held.clear()
+    metrics.forget_gone({(service.namespace, service.name) for service in world.services.values()})
     for service in world.services_by_age:
         num_ready = sum(pod.takes_requests for pod in world.replicas(service))
         metrics.ready_replicas.labels(service.namespace, service.name).set(num_ready)

@@ -3,6 +3,7 @@
 Knows Prometheus types and labels. Refuses to know when something is counted.
 """
 
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -10,6 +11,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 TARGET_LABELS = ("namespace", "service")
 FIRST_BYTE_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 DURATION_BUCKETS = (0.01, 0.05, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+
+
+Service = tuple[str, str]
+"""Namespace and name."""
+NO_SERVICE: Service = ("", "")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,6 +33,8 @@ class GatewayMetrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._ended: dict[tuple[str, str, int], EndedRequests] = {}
+        self._gone: set[Service] = set()
+        """Services with series here that were gone when it was last looked."""
         self.requests = Counter(
             "tidemill_gateway_requests_total",
             "Requests that have ended, by status; 499 means that the client left first.",
@@ -106,6 +114,35 @@ class GatewayMetrics:
             registry=self.registry,
         )
 
+    def forget_gone(self, known: Collection[Service]) -> None:
+        """Drop the series of services that were gone at the last call already: each is read once more.
+
+        `known`: the services that there are, as (namespace, name). Series of no service stay.
+        """
+        gone: set[Service] = set()
+        for metric in self._per_service:
+            for service, values in _series_of(metric):
+                if service == NO_SERVICE or service in known:
+                    continue
+                gone.add(service)
+                if service in self._gone:
+                    metric.remove(*values)
+        self._ended = {key: found for key, found in self._ended.items() if key[:2] not in gone & self._gone}
+        self._gone = gone
+
+    @property
+    def _per_service(self) -> tuple[Counter | Histogram, ...]:
+        return (
+            self.requests,
+            self.upstream_retries,
+            self.placements,
+            self.limited,
+            self.activations,
+            self.streams_cut,
+            self.first_byte,
+            self.duration,
+        )
+
     def ended(self, namespace: str, service: str, code: int) -> EndedRequests:
         """Give the series to count in when a request ends."""
         key = (namespace, service, code)
@@ -117,3 +154,15 @@ class GatewayMetrics:
                 first_byte=self.first_byte.labels(namespace, service),
             )
         return found
+
+
+def _series_of(metric: Counter | Histogram) -> Iterator[tuple[Service, tuple[str, ...]]]:
+    """Yield the service and the label values of every series of a metric that counts by service."""
+    seen: set[tuple[str, ...]] = set()
+    for family in metric.collect():
+        for sample in family.samples:
+            labels = {name: value for name, value in sample.labels.items() if name != "le"}
+            values = tuple(labels.values())
+            if values not in seen:
+                seen.add(values)
+                yield (labels["namespace"], labels["service"]), values
