@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from . import policies_command
-from .arguments import positive
+from .arguments import UsageError, positive
 from .fleet import commands as fleet_commands
 from .load import command as load_command
 from .load.client import LoadError
@@ -210,14 +210,18 @@ def _fit(_parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
 def _policies(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     try:
         figures = policies_command.run(args)
-    except (OSError, ValueError) as bad:
+    except UsageError as bad:
         parser.error(str(bad))
     _print_json(figures, args.json)
     return 0
 
 
-def _simulate(_parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
-    _print_json(fleet_commands.simulate(args), args.json)
+def _simulate(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
+    try:
+        figures = fleet_commands.simulate(args)
+    except UsageError as bad:
+        parser.error(str(bad))
+    _print_json(figures, args.json)
     return 0
 
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .arguments import positive
+from .arguments import UsageError, positive
 
 if TYPE_CHECKING:
     from .step_time import StepTime
@@ -20,7 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="run the shapes on the real CPU runner instead; about 20 minutes",
     )
-    parser.add_argument("--shapes", nargs="+", default=["alike", "medium", "extreme"], help="with --engine")
+    shapes = ["alike", "medium", "extreme"]
+    parser.add_argument("--shapes", nargs="+", default=shapes, choices=shapes, help="with --engine")
     parser.add_argument("--requests", type=positive, default=256, help="with --engine: of each shape")
     parser.add_argument(
         "--outside-requests",
@@ -36,10 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> dict[str, object]:
-    """Run what the flags ask for; a file of constants that can't be read raises OSError or ValueError."""
+    """Run what the flags ask for; a file of constants that can't be read raises UsageError."""
     from .step_time import load_step_time  # noqa: PLC0415 - per command
 
-    step_time = load_step_time(args.step_time)
+    try:
+        step_time = load_step_time(args.step_time)
+    except (OSError, ValueError) as bad:
+        raise UsageError(f"--step-time: {bad}") from bad
     return _run_engine(args, step_time) if args.engine else _run_simulator(args, step_time)
 
 
