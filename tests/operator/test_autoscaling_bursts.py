@@ -12,11 +12,26 @@ def bursts_at(*times: float, replicas: int = 6) -> recurrence.Bursts:
     return tuple(recurrence.Burst(at=at, replicas=replicas) for at in times)
 
 
+def moments_due(*times: float) -> tuple[int, int]:
+    """Return the first and last moment at which a burst is expected after those."""
+    since = int(times[-1])
+    found = [
+        now for now in range(since, since + 1200, 5) if recurrence.due(bursts_at(*times), float(now), 90.0)
+    ]
+    return min(found), max(found)
+
+
 def test_a_burst_that_came_three_times_is_due_when_its_rhythm_says_and_not_for_ever() -> None:
-    bursts = bursts_at(0.0, 600.0, 1200.0)
-    found = [now for now in range(1200, 2400, 10) if recurrence.due(bursts, float(now), 90.0)]
-    assert (min(found), max(found)) == (1800 - 45 - 90 + 5, 1840)
-    assert recurrence.due(bursts_at(0.0, 600.0), 1100.0, 90.0) is None
+    assert moments_due(0.0, 600.0, 1200.0) == (1800 - 20 - 90, 1800 + 20)
+
+
+def test_a_rhythm_that_is_less_even_or_new_is_given_more_time() -> None:
+    assert moments_due(0.0, 600.0, 1230.0) == (1830 - 30 - 90, 1860 + 30)
+    assert moments_due(0.0, 600.0) == (1200 - 45 - 90, 1200 + 45)
+
+
+def test_one_burst_is_no_rhythm_and_a_third_at_another_time_ends_one() -> None:
+    assert recurrence.due(bursts_at(0.0), 600.0, 90.0) is None
     assert recurrence.due(bursts_at(0.0, 600.0, 1500.0), 2100.0, 90.0) is None
 
 

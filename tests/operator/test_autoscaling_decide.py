@@ -389,3 +389,21 @@ def test_whatever_the_load_the_answer_is_within_bounds_or_a_hold_and_has_a_reaso
         assert decision.reason
         assert decision.message
         assert from_json(to_json(decision.state)).history == from_json(to_json(decision.state)).history
+
+
+def seconds_until_fewer(num_replicas: int, rate: float) -> float:
+    """Return how long so many replicas are kept that were wanted a moment ago, while less is needed."""
+    scenario = Scenario(state=ScalingState(wanted=((START, num_replicas),)))
+    load = with_figures(make_load(num_replicas), num_waiting=0, num_running=8)
+    while scenario.step(load, rate=rate).replicas >= num_replicas:
+        assert scenario.now < START + 1500
+    return scenario.now - START
+
+
+def test_at_a_level_load_one_replica_too_many_goes_ten_minutes_after_it_was_wanted_and_three_go_soon() -> (
+    None
+):
+    calm = with_figures(make_load(1), num_waiting=0, num_running=8)
+    needed = Scenario().run(calm, 300.0, rate=3.4).replicas
+    assert 590 <= seconds_until_fewer(needed + 1, 3.4) <= 620
+    assert seconds_until_fewer(needed + 3, 3.4) < 120

@@ -10,14 +10,20 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from autoscaling_builders import STEP_TIMES, make_policy
-from tidemill_operator.autoscaling import behavior
+from tidemill_operator.autoscaling import behavior, objectives
 from tidemill_operator.autoscaling.arrivals import ArrivalRate, arrival_rate
 from tidemill_operator.autoscaling.capacity import Limits, Work, by_speeds, by_step_times
-from tidemill_operator.autoscaling.memory import Arrivals, LatencyWindow
+from tidemill_operator.autoscaling.memory import Arrivals, LatencyWindow, Memory
 from tidemill_operator.autoscaling.percentiles import percentile, share_within
 from tidemill_operator.autoscaling.policy import Behavior, PacePolicy, ScalingRules, Schedule
 from tidemill_operator.autoscaling.schedules import active, latest_start, parse_cron
-from tidemill_operator.autoscaling.staffing import allowed_share, replicas_for, replicas_to_catch_up
+from tidemill_operator.autoscaling.staffing import (
+    allowed_share,
+    first_utilization,
+    late_price,
+    replicas_for,
+    replicas_to_catch_up,
+)
 
 BOUNDS = (0.1, 0.5, 1.0, math.inf)
 CHAT = Work(prompt=1100.0, uncached=1100.0, output=210.0)
@@ -230,3 +236,43 @@ def test_cached_prompts_leave_room_for_more_requests() -> None:
 def test_measured_speeds_do_where_an_engine_does_not_tell_its_step_times() -> None:
     capacity = by_speeds(4000.0, 1000.0, CHAT, LIMITS, make_policy())
     assert capacity.requests_per_second == pytest.approx(1 / (1100 / 4000 + 210 / 1000))
+
+
+def test_a_stricter_percentile_keeps_more_room_and_pays_more_for_a_request_in_time() -> None:
+    percentiles = (50, 90, 95, 99)
+    rooms = [first_utilization(p) for p in percentiles]
+    prices = [late_price(p) for p in percentiles]
+    assert rooms == sorted(rooms, reverse=True)
+    assert prices == sorted(prices)
+    assert all(0.4 <= room <= 0.9 for room in rooms)
+
+
+def window_of(*counts: float) -> LatencyWindow:
+    return LatencyWindow(upper_bounds_seconds=(1.0, 2.0, math.inf), counts=counts)
+
+
+def test_what_a_change_made_late_teaches_nothing_of_how_full_a_fleet_may_be() -> None:
+    policy = make_policy()
+    late = Memory(settled_first=window_of(0.0, 0.0, 200.0), last_change=1000.0)
+    limit = policy.slo.time_to_first_token_seconds
+    assert limit is not None
+    assert objectives.pressure(late, policy) is not None
+    assert objectives.since_settled(late, 1080.0).settled_first is None
+    assert objectives.since_settled(late, 1100.0) == late
+
+
+def arrivals_at(*rates: tuple[float, float]) -> tuple[Arrivals, ...]:
+    """Return samples of 5 s, without noise: pairs of (seconds, requests a second)."""
+    samples, now = [], 0.0
+    for seconds, rate in rates:
+        for _ in range(int(seconds / 5)):
+            now += 5.0
+            samples.append(Arrivals(at=now, seconds=5.0, requests=5 * rate, prompt_tokens=500 * rate))
+    return tuple(samples)
+
+
+def test_a_small_rise_after_a_long_level_is_taken_for_noise_sooner_than_one_after_a_short_one() -> None:
+    rise = ((150.0, 2.6), (150.0, 3.5))
+    long, short = arrivals_at((900.0, 3.0), *rise), arrivals_at(*rise)
+    found = [arrival_rate(samples, samples[-1].at, 95.0) for samples in (long, short)]
+    assert [rate.is_level for rate in found if rate is not None] == [True, False]

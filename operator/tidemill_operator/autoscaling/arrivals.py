@@ -22,8 +22,9 @@ DISPERSION = 1.5
 """Variance over mean of a count: 1 where arrivals are independent, more where they come in clumps."""
 JUMP_NOISE = 4.0
 """Standard errors by which a jump must stand out."""
-LINE_NOISE = 2.5
-"""Standard errors up to which a slope may be a level's noise."""
+LINE_NOISE, LATE_RISE_NOISE = 2.5, 3.25
+"""Standard errors up to which a slope may be a level's noise; the more for a rise at the end of a quarter of
+an hour that as a whole was a level."""
 RISE_NOISE, FALL_NOISE = 1.5, 0.5
 """Standard errors of a slope that counts for nothing; beyond them ever more of it counts. A fall that is
 followed too early costs less than a rise."""
@@ -32,7 +33,7 @@ LEAST_NOISE, MOST_NOISE = 3.5, 1.5
 SHORTEST_SECONDS = 9.0
 """A jump is seen in no shorter time."""
 LENGTH_NOISE = 2.0
-MAX_GROWTH = 1.4
+MAX_GROWTH = 1.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +99,9 @@ def _since(samples: Sequence[Arrivals], time: float) -> list[Arrivals]:
 
 def _fit(recent: list[Arrivals], window: list[Arrivals], now: float) -> _Fit:
     """Return what the last minutes show, or a longer level where they are one."""
-    fit = _shape(window, now)
+    first = _since(recent, now - LONG_WINDOWS_SECONDS[0])
+    was_level = sum(s.seconds for s in first) > 0.9 * LONG_WINDOWS_SECONDS[0] and _shape(first, now).is_level
+    fit = _shape(window, now, LATE_RISE_NOISE if was_level else LINE_NOISE)
     if not fit.is_level:
         return fit
     for seconds in LONG_WINDOWS_SECONDS:
@@ -116,14 +119,14 @@ def _level(window: Sequence[Arrivals]) -> _Fit:
     return _Fit(rate=count / seconds, error=math.sqrt(DISPERSION * max(1.0, count)) / seconds)
 
 
-def _shape(window: list[Arrivals], now: float) -> _Fit:
+def _shape(window: list[Arrivals], now: float, rise_noise: float = LINE_NOISE) -> _Fit:
     """Read a window as a level, a jump or a line."""
     jump, after = _best_jump(window)
     line, noise = _line(window, now)
     if jump > JUMP_NOISE and jump * jump > noise * noise + JUMP_NOISE:
         later = _after_last_jump(window[after:])
         return replace(_level(later), is_level=False)
-    return replace(line, is_level=noise <= LINE_NOISE)
+    return replace(line, is_level=noise <= (rise_noise if line.slope > 0 else LINE_NOISE))
 
 
 def _after_last_jump(window: list[Arrivals]) -> list[Arrivals]:

@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 KEEP_ARRIVALS_SECONDS = 1800.0
 TOKENS_FADE_SECONDS = 500.0
 LATENCY_FADE_SECONDS = 180.0
+SETTLED_FADE_SECONDS = 600.0
 BUDGET_FADE_SECONDS = 2400.0
 SMOOTH_SECONDS = 45.0
 Reading = tuple[float, ...]
@@ -42,7 +43,11 @@ def count(load: FleetLoad, known: Iterable[ReplicaLoad], memory: Memory) -> Memo
     engines = [(figures, grown[_engine_key(replica, figures)]) for replica, figures in replicas]
     gateways = [grown[key] for key in readings if key.startswith("gateway/")]
     first = [(figures.time_to_first_token, g) for figures, g in engines]
-    fade = math.exp(-elapsed / LATENCY_FADE_SECONDS)
+    gaps = [(figures.inter_token, g) for figures, g in engines]
+    fade, settled, hour = (
+        math.exp(-elapsed / seconds)
+        for seconds in (LATENCY_FADE_SECONDS, SETTLED_FADE_SECONDS, BUDGET_FADE_SECONDS)
+    )
     return replace(
         memory,
         at=load.at,
@@ -51,10 +56,10 @@ def count(load: FleetLoad, known: Iterable[ReplicaLoad], memory: Memory) -> Memo
         arrivals_until=load.at if have_answered else since,
         tokens=_tokens(memory.tokens, [g for _, g in engines], elapsed),
         time_to_first_token=_window(memory.time_to_first_token, first, _TTFT, fade),
-        time_to_first_token_hour=_window(
-            memory.time_to_first_token_hour, first, _TTFT, math.exp(-elapsed / BUDGET_FADE_SECONDS)
-        ),
-        inter_token=_window(memory.inter_token, [(f.inter_token, g) for f, g in engines], _ITL, fade),
+        time_to_first_token_hour=_window(memory.time_to_first_token_hour, first, _TTFT, hour),
+        inter_token=_window(memory.inter_token, gaps, _ITL, fade),
+        settled_first=_window(memory.settled_first, first, _TTFT, settled),
+        settled_inter=_window(memory.settled_inter, gaps, _ITL, settled),
     )
 
 

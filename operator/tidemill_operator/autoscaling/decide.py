@@ -30,10 +30,12 @@ DOWN_MARGIN = 1.1
 WATCH_SECONDS, IDLE_WATCH_SECONDS = 60.0, 20.0
 """Nothing is removed before arrivals were watched for so long; the less while no request is anywhere."""
 MAX_HISTORY = 5
-WINDOW_PER_STARTUP = 0.5
+WINDOW_PER_STARTUP = 0.25
 QUEUE_WINDOW = 30.0
 """What queues asked for is kept so long; what arrivals asked for, for the whole window."""
-SHORTEST_WINDOW, LONGEST_WINDOW = 30.0, 300.0
+SHORTEST_WINDOW, LONGEST_WINDOW = 20.0, 300.0
+LEVEL_WINDOW = 600.0
+"""A single replica too many is kept so long while the load is level: by chance alone one comes and goes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +50,8 @@ class _Wish:
     message: str
     terms: tuple[Term, ...] = ()
     may_shrink: bool = True
+    is_level: bool = False
+    """Whether requests arrive at a rate that has not changed for minutes."""
     hold: str = ""
     """Why nothing may change at all; empty: it may."""
 
@@ -125,6 +129,7 @@ def _wish(view: FleetView, facts: Facts, current: int) -> _Wish:
         reason=best.signal,
         message=best.message,
         terms=up_terms,
+        is_level=facts.rate is not None and facts.rate.is_level,
         may_shrink=is_free and facts.rate is not None and facts.rate.seconds >= watch - 1,
     )
 
@@ -141,7 +146,7 @@ def _with_recurring(
     if expected is None or wish.hold:
         return wish, recurrence.noted(bursts, now, wish.lasting, is_over=is_over)
     # A burst that was prepared for makes no queue.
-    has_come = now > expected.at - recurrence.SLACK_SECONDS and wish.lasting >= expected.replicas
+    has_come = now > expected.at and wish.lasting >= expected.replicas
     bursts = recurrence.noted(bursts, now, wish.lasting, is_over=is_over or has_come)
     if spent is None or spent <= 1.0 or expected.replicas <= wish.up:
         return wish, bursts
@@ -179,9 +184,11 @@ def _apply_rules(
     startup = state.learned.startup_seconds or learn.DEFAULT_STARTUP_SECONDS
     default_down = min(LONGEST_WINDOW, max(SHORTEST_WINDOW, WINDOW_PER_STARTUP * startup))
     window = behavior.windows(policy.behavior, default_down)
-    keep = max(window.up, window.down) + policy.interval_seconds
-    past_up = behavior.remember(state.memory.wanted_up, now, wish.up, keep)
     is_given = policy.behavior.scale_down.stabilization_window_seconds is not None
+    if not is_given and wish.is_level and max(wish.down, wish.lasting) == current - 1:
+        window = replace(window, down=max(window.down, LEVEL_WINDOW))
+    keep = max(window.up, window.down, LEVEL_WINDOW) + policy.interval_seconds
+    past_up = behavior.remember(state.memory.wanted_up, now, wish.up, keep)
     past_down = behavior.remember(state.wanted, now, wish.down if is_given else wish.lasting, keep)
     lately = behavior.remember(state.memory.wanted_down, now, wish.down, min(window.down, QUEUE_WINDOW))
     periods = (

@@ -12,7 +12,7 @@ from tidemill_operator.autoscaling.fleet_view import FleetView
 from tidemill_operator.autoscaling.memory import Memory
 from tidemill_operator.autoscaling.model import FleetLoad
 from tidemill_operator.autoscaling.policy import ScalingPolicy
-from tidemill_operator.autoscaling.staffing import allowed_share
+from tidemill_operator.autoscaling.staffing import allowed_share, first_utilization
 from tidemill_operator.autoscaling.terms import Facts
 
 DEFAULT_CONCURRENCY = 16.0
@@ -43,14 +43,14 @@ def gather(
     used = None
     if capacity is not None and rate is not None and view.ready:
         used = rate.measured / (len(view.ready) * capacity.requests_per_second)
-    utilization = learned.utilization or learn.DEFAULT_UTILIZATION
+    utilization = learned.utilization or first_utilization(policy.slo.percentile)
     allowed = allowed_share(utilization, len(view.ready))
     if rate is not None and _is_restless(rate, used, allowed):
         memory = replace(memory, last_change=load.at)
-    is_steady = load.at - (memory.last_change or load.at) > objectives.STEADY_SECONDS
-    share = objectives.latencies(memory, policy).pressure if is_steady else None
+    memory = objectives.since_settled(memory, load.at)
+    pressure = objectives.pressure(memory, policy)
     utilization = objectives.utilization(
-        utilization, objectives.Fullness(used=used, allowed=allowed), share, elapsed / 60.0
+        utilization, objectives.Fullness(used=used, allowed=allowed), pressure, elapsed / 60.0
     )
     learned = replace(learned, utilization=utilization)
     slots = machine.limits.max_num_seqs if machine else DEFAULT_CONCURRENCY

@@ -17,7 +17,6 @@ from tidemill_operator.autoscaling.model import EngineFigures, ReplicaLoad, Step
 from tidemill_operator.autoscaling.policy import ScalingPolicy
 
 DEFAULT_STARTUP_SECONDS = 120.0
-DEFAULT_UTILIZATION = 0.67
 MIN_REQUESTS = 60.0
 SMOOTH_SECONDS = 45.0
 

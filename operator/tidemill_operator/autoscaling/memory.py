@@ -50,6 +50,9 @@ class Memory:
     inter_token: LatencyWindow | None = None
     time_to_first_token_hour: LatencyWindow | None = None
     """The same for about an hour: the error budget."""
+    settled_first: LatencyWindow | None = None
+    settled_inter: LatencyWindow | None = None
+    """Both latencies since the fleet last settled: what came of a change teaches nothing about fullness."""
     smooth: Mapping[str, float] = field(default_factory=dict)
     """Means over about a minute: `kv` (in replicas), `running`, `waiting`, `backlog_tokens`."""
     known_ready: frozenset[str] = frozenset()

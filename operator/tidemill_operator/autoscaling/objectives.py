@@ -7,7 +7,7 @@ nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidemill_operator.autoscaling.decision import Finding
 from tidemill_operator.autoscaling.memory import Memory
@@ -15,11 +15,12 @@ from tidemill_operator.autoscaling.percentiles import percentile, share_within
 from tidemill_operator.autoscaling.policy import ScalingPolicy
 
 LOWEST, HIGHEST = 0.4, 0.95
-FALL_PER_MINUTE, RISE_PER_MINUTE = 0.03, 0.015
+FALL_PER_MINUTE, RISE_PER_MINUTE = 0.03, 0.03
 EASY = 0.7
 """An objective is kept easily at this share of it."""
 NEAR = 0.1
-STEADY_SECONDS = 240.0
+SETTLING_SECONDS = 90.0
+"""So long after a change what requests meet is still the change's doing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +31,6 @@ class Latencies:
     inter_token: float | None
     worst_share: float | None
     """The larger of measured over promised."""
-    pressure: float | None
-    """The same of what more replicas would better: of the gaps between tokens the median, since an engine
-    lets single gaps grow up to the objective to get prompts done."""
 
 
 def latencies(memory: Memory, policy: ScalingPolicy) -> Latencies:
@@ -42,15 +40,32 @@ def latencies(memory: Memory, policy: ScalingPolicy) -> Latencies:
     inter = percentile(memory.inter_token, slo.percentile)
     pairs = ((first, slo.time_to_first_token_seconds), (inter, slo.inter_token_seconds))
     shares = [measured / promised for measured, promised in pairs if measured is not None and promised]
-    median = percentile(memory.inter_token, 50)
-    pressing = ((first, slo.time_to_first_token_seconds), (median, slo.inter_token_seconds))
-    pressures = [measured / promised for measured, promised in pressing if measured is not None and promised]
     return Latencies(
         first_token=first,
         inter_token=inter,
         worst_share=max(shares, default=None),
-        pressure=max(pressures, default=None),
     )
+
+
+def pressure(memory: Memory, policy: ScalingPolicy) -> float | None:
+    """Return how much of the objectives a settled fleet needs; None where nobody can say.
+
+    Of the gaps between tokens the median counts, since an engine lets single gaps grow up to the objective to
+    get prompts done.
+    """
+    slo = policy.slo
+    first = percentile(memory.settled_first, slo.percentile)
+    median = percentile(memory.settled_inter, 50)
+    pressing = ((first, slo.time_to_first_token_seconds), (median, slo.inter_token_seconds))
+    shares = [measured / promised for measured, promised in pressing if measured is not None and promised]
+    return max(shares, default=None)
+
+
+def since_settled(memory: Memory, now: float) -> Memory:
+    """Forget the latencies of a fleet that has not settled yet."""
+    if memory.last_change is None or now - memory.last_change > SETTLING_SECONDS:
+        return memory
+    return replace(memory, settled_first=None, settled_inter=None)
 
 
 def spent(memory: Memory, policy: ScalingPolicy) -> float | None:

@@ -1,7 +1,8 @@
 """Bursts that come again and again: when the next one is due, and what the last one needed. Pure.
 
-Knows times at which a queue grew too long. Three of them at even distances make a rhythm; what the last burst
-needed is there again when the next is due, and goes when it did not come.
+Knows times at which a queue grew too long. Two of them are taken for a rhythm until the third comes at
+another time; from then on distances must be even. What the last bursts needed is there again when the next is
+due, and goes when it did not come.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ EPISODE_SECONDS = 240.0
 REMEMBERED_SECONDS = 7200.0
 MOST_UNEVEN = 1.25
 """Distances are even if the longest is at most so many times the shortest."""
-SLACK_SECONDS = 45.0
+LEAST_SLACK_SECONDS, MOST_SLACK_SECONDS = 20.0, 45.0
+"""How much earlier or later than expected the next may come: more while the rhythm is not known well."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,15 +42,18 @@ def noted(before: Bursts, now: float, wanted: int, *, is_over: bool) -> Bursts:
 def due(bursts: Bursts, now: float, ahead_seconds: float) -> Burst | None:
     """Return the burst that is expected within so many seconds; None where there is no rhythm.
 
-    `at` is when it is expected.
+    `at` is the earliest moment at which it is expected.
     """
     times = [burst.at for burst in bursts[-4:]]
-    if len(times) < 3:
+    if len(times) < 2:
         return None
     gaps = [b - a for a, b in pairwise(times)]
     if max(gaps) > MOST_UNEVEN * min(gaps):
         return None
-    first, last = times[-1] + min(gaps) - SLACK_SECONDS, times[-1] + max(gaps) + SLACK_SECONDS
+    slack = MOST_SLACK_SECONDS
+    if len(gaps) > 1:
+        slack = min(slack, max(LEAST_SLACK_SECONDS, max(gaps) - min(gaps)))
+    first, last = times[-1] + min(gaps) - slack, times[-1] + max(gaps) + slack
     if not first - ahead_seconds <= now <= last:
         return None
-    return Burst(at=times[-1] + sum(gaps) / len(gaps), replicas=min(burst.replicas for burst in bursts[-2:]))
+    return Burst(at=first, replicas=min(burst.replicas for burst in bursts[-2:]))

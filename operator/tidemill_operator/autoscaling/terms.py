@@ -14,7 +14,12 @@ from tidemill_operator.autoscaling.capacity import Capacity, Work, decodes_withi
 from tidemill_operator.autoscaling.decision import Term
 from tidemill_operator.autoscaling.model import StepTimes
 from tidemill_operator.autoscaling.policy import ScalingPolicy
-from tidemill_operator.autoscaling.staffing import allowed_share, replicas_for, replicas_to_catch_up
+from tidemill_operator.autoscaling.staffing import (
+    allowed_share,
+    late_price,
+    replicas_for,
+    replicas_to_catch_up,
+)
 
 OWN_PREFILL_SHARE, LEAST_SHARE = 0.7, 0.1
 """The TTFT budget is 0.7 of the SLO less the prompt's own prefill, at least 0.1 of the SLO."""
@@ -160,7 +165,8 @@ def _catching_up(facts: Facts, left_seconds: float) -> int:
         return facts.num_staying
     full = facts.rate.measured / facts.capacity.requests_per_second
     hold = facts.startup_seconds + QUEUE_HOLD_SECONDS
-    return round(full + replicas_to_catch_up(left_seconds, full, hold))
+    price = late_price(facts.policy.slo.percentile)
+    return round(full + replicas_to_catch_up(left_seconds, full, hold, price))
 
 
 def arrival(facts: Facts) -> Term | None:
