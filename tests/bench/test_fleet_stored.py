@@ -63,4 +63,5 @@ def test_quick_says_what_the_whole_sweep_says(tmp_path: Path, monkeypatch: pytes
     options = Options(settings=SETTINGS, store=Store(folder=tmp_path, shipped={}), policies=("llm-d",))
     complete = whole(options)
     monkeypatch.setattr(sweep, "CHOSEN", complete.chosen)
-    assert quick(options).as_json() == complete.as_json()
+    assert quick(options).as_json() == replace(complete, ours_otherwise=()).as_json()
+    assert set(complete.savings_between_curves()) == {"llm-d"}

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from tidemill_bench.arguments import UsageError
 from tidemill_bench.fleet.replay import advisory, as_json, replay
 from tidemill_bench.fleet.replay import as_table as replay_table
 from tidemill_operator.autoscaling.load_json import RecordingError, header, read, to_line
 from tidemill_operator.autoscaling.model import FleetLoad
 from tidemill_operator.errors import InvalidSpec
 from tidemill_operator.scaling_spec import parse_scaling
+
+if TYPE_CHECKING:
+    from tidemill_bench.fleet.sweep import Options
 
 
 def add_simulate(parser: argparse.ArgumentParser) -> None:
@@ -31,9 +37,15 @@ def add_simulate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--record", type=Path, metavar="FOLDER", help="write ours' loads, for `replay`")
     parser.add_argument(
         "--replicas",
-        choices=["quick", "scheduler"],
+        choices=["quick", "scheduler", "both"],
         default="quick",
-        help="quick: the same rules in leaps; scheduler: the engine's own scheduler, a hundred times slower",
+        help="quick: the same rules in leaps; scheduler: the engine's own scheduler, thirty times slower; "
+        "both: ours, llm-d and KEDA with each, side by side",
+    )
+    parser.add_argument(
+        "--account",
+        action="store_true",
+        help="instead: where ours' GPU-hours go on the tuning loads, beside a policy that knows the requests",
     )
     parser.add_argument("--workers", type=int, default=1, help="processes; default 1")
 
@@ -48,31 +60,57 @@ def add_replay(parser: argparse.ArgumentParser) -> None:
 
 def simulate(args: argparse.Namespace) -> dict[str, object]:
     """Run the simulator, print its tables and return its figures."""
-    from tidemill_bench.fleet.report import as_table, write_plot  # noqa: PLC0415 - per command
+    from tidemill_bench.fleet import account, catalogue, compare  # noqa: PLC0415 - per command
+    from tidemill_bench.fleet.report import as_table, write_plot  # noqa: PLC0415
     from tidemill_bench.fleet.settings import FleetSettings  # noqa: PLC0415
     from tidemill_bench.fleet.stored import SHIPPED, Store, write_shipped  # noqa: PLC0415
     from tidemill_bench.fleet.sweep import Options, kept, quick, whole  # noqa: PLC0415
 
-    options = Options(
-        settings=FleetSettings(),
-        engine=args.replicas,
-        workers=args.workers,
-        store=None if args.fresh else Store(),
-        loads=tuple(args.loads),
-        policies=tuple(args.policies),
-    )
-    report = (quick if args.quick else whole)(options)
-    print(as_table(report))
-    if args.ship:
-        found = kept(options.others(), options.reported(), options)
-        write_shipped([(key, point) for key, point in found if point is not None], SHIPPED)
-        print(f"wrote {SHIPPED}")
+    with tempfile.TemporaryDirectory() as empty:
+        options = Options(
+            settings=FleetSettings(),
+            engine="quick" if args.replicas == "both" else args.replicas,
+            workers=args.workers,
+            store=Store(folder=Path(empty), shipped={}) if args.fresh else Store(),
+            loads=tuple(args.loads),
+            policies=tuple(args.policies),
+        )
+        _check_names(options)
+        if args.account:
+            accounts = [account.account(load, options.settings) for load in catalogue.tuning()]
+            print(account.as_table(accounts))
+            return account.as_json(accounts)
+        if args.replicas == "both":
+            pairs = compare.compare(options)
+            print(compare.as_table(pairs))
+            return compare.as_json(pairs)
+        report = (quick if args.quick else whole)(options)
+        print(as_table(report))
+        if args.ship:
+            found = kept(options.others(), options.reported(), options)
+            write_shipped([(key, point) for key, point in found if point is not None], SHIPPED)
+            print(f"wrote {SHIPPED}")
     if args.plot:
         print(f"wrote {write_plot(report, args.plot)}")
     if args.record:
         for path in record(args.record, [p.load for p in report.ours]):
             print(f"wrote {path}")
     return report.as_json()
+
+
+def _check_names(options: Options) -> None:
+    """Refuse names of loads and policies that there are none of."""
+    from tidemill_bench.fleet import catalogue, roster  # noqa: PLC0415 - per command
+
+    known_loads = {load.name for load in catalogue.held_out()}
+    known_policies = {candidate.policy for candidate in roster.peers()}
+    for kind, given, known in (
+        ("load", options.loads, known_loads),
+        ("policy", options.policies, known_policies),
+    ):
+        unknown = sorted(set(given) - known)
+        if unknown:
+            raise UsageError(f"{kind} {unknown[0]!r} is unknown; choose of {', '.join(sorted(known))}")
 
 
 def record(folder: Path, loads: list[str]) -> list[Path]:

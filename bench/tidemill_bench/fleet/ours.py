@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tidemill_operator.autoscaling.model import FleetLoad
 
 
-def policy_for(settings: FleetSettings) -> ScalingPolicy:
+def policy_for(settings: FleetSettings, percentile: int = 95) -> ScalingPolicy:
     """Return what a person would write for such a fleet: bounds, the SLO, nothing else."""
     return ScalingPolicy(
         min_replicas=settings.min_replicas,
@@ -23,7 +23,7 @@ def policy_for(settings: FleetSettings) -> ScalingPolicy:
         slo=SloTargets(
             time_to_first_token_seconds=settings.slo.ttft_seconds,
             inter_token_seconds=settings.slo.itl_seconds,
-            percentile=95,
+            percentile=percentile,
         ),
         interval_seconds=settings.scrape_interval_seconds,
     )

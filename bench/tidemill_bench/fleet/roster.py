@@ -37,8 +37,12 @@ def _plain(factory: Callable[..., FleetPolicy], *knobs: object) -> FleetPolicy:
     return factory(*knobs[:-1])
 
 
-def _tidemill(settings: FleetSettings) -> FleetPolicy:
-    return Tidemill(policy_for(settings))
+OURS_PERCENTILES = (80, 90, 99)
+"""What else our one knob, the percentile of the SLO, is set to; 95 is what ships."""
+
+
+def _tidemill(percentile: int, settings: FleetSettings) -> FleetPolicy:
+    return Tidemill(policy_for(settings, percentile))
 
 
 def _token_aware(backlog: float, kv: float, pace: Pace, settings: FleetSettings) -> FleetPolicy:
@@ -58,7 +62,14 @@ def _load_planner(share: float, sensitivity: float, settings: FleetSettings) -> 
 
 def ours() -> Candidate:
     """Return what ships."""
-    return Candidate(policy=OURS, knobs="as shipped", make=_tidemill)
+    return Candidate(policy=OURS, knobs="as shipped", make=partial(_tidemill, 95))
+
+
+def ours_otherwise() -> list[Candidate]:
+    """Return ours with the other settings of its knob."""
+    return [
+        Candidate(policy=OURS, knobs=f"percentile {p}", make=partial(_tidemill, p)) for p in OURS_PERCENTILES
+    ]
 
 
 def peers() -> list[Candidate]:
@@ -73,7 +84,14 @@ def _hpa() -> list[Candidate]:
             knobs=f"target {target:.0%}, window {window:.0f} s",
             make=partial(_plain, on_kv_use, target, window),
         )
-        for target, window in ((0.2, 300.0), (0.35, 300.0), (0.5, 300.0), (0.7, 300.0), (0.35, 60.0))
+        for target, window in (
+            (0.1, 300.0),
+            (0.2, 300.0),
+            (0.35, 300.0),
+            (0.5, 300.0),
+            (0.7, 300.0),
+            (0.35, 60.0),
+        )
     ]
     queue = [
         Candidate(
@@ -110,7 +128,14 @@ def _concurrency() -> list[Candidate]:
             knobs=f"target {target:g}, window {window:.0f} s",
             make=partial(_plain, Kpa, target, window),
         )
-        for target, window in ((10.0, 300.0), (16.0, 300.0), (24.0, 300.0), (10.0, 60.0), (16.0, 60.0))
+        for target, window in (
+            (5.0, 300.0),
+            (10.0, 300.0),
+            (16.0, 300.0),
+            (24.0, 300.0),
+            (10.0, 60.0),
+            (16.0, 60.0),
+        )
     ]
     kubeai = [
         Candidate(
@@ -118,7 +143,14 @@ def _concurrency() -> list[Candidate]:
             knobs=f"target {target:g}, window {window:.0f} s",
             make=partial(_plain, KubeAi, target, window),
         )
-        for target, window in ((8.0, 120.0), (12.0, 120.0), (20.0, 120.0), (8.0, 600.0), (12.0, 600.0))
+        for target, window in (
+            (4.0, 120.0),
+            (8.0, 120.0),
+            (12.0, 120.0),
+            (20.0, 120.0),
+            (8.0, 600.0),
+            (12.0, 600.0),
+        )
     ]
     ray = [
         Candidate(
@@ -127,6 +159,7 @@ def _concurrency() -> list[Candidate]:
             make=partial(_plain, RayServe, target, up, down),
         )
         for target, up, down in (
+            (4.0, 5.0, 120.0),
             (8.0, 5.0, 120.0),
             (12.0, 5.0, 120.0),
             (20.0, 5.0, 120.0),
@@ -154,6 +187,8 @@ def _steppers() -> list[Candidate]:
             (0.8, 5.0, 0.1),
             (0.6, 5.0, 0.2),
             (0.4, 3.0, 0.2),
+            (0.2, 2.0, 0.1),
+            (0.1, 1.0, 0.1),
         )
     ]
     dynamo = [

@@ -105,6 +105,26 @@ def savings(ours: Sequence[Point], curves: dict[str, list[Point]]) -> dict[str, 
     return table
 
 
+LEAST_ATTAINMENT, NUM_LEVELS = 0.8, 21
+"""Curves are compared from here on, at so many levels: nobody wants less."""
+
+
+def saving_between(ours: Sequence[Point], theirs: Sequence[Point]) -> float | None:
+    """Return what our curve saves over another on one load, on average over the attainments that both reach.
+
+    None where they have none in common.
+    """
+    curves = [front(points) for points in (ours, theirs)]
+    low = max(LEAST_ATTAINMENT, *(curve[0].attainment for curve in curves))
+    high = min(curve[-1].attainment for curve in curves)
+    if low > high:
+        return None
+    levels = [low + (high - low) * i / (NUM_LEVELS - 1) for i in range(NUM_LEVELS)]
+    return mean(
+        1.0 - hours_for(level, ours).gpu_hours / hours_for(level, theirs).gpu_hours for level in levels
+    )
+
+
 def mean(values: Iterable[float]) -> float:
     """Return the mean; 0 of nothing."""
     known = list(values)

@@ -22,6 +22,7 @@ from tidemill_engine import scheduler
 from tidemill_engine.scheduler.chunking import MIN_CHUNK_TOKENS
 from tidemill_engine.scheduler.running import NEWCOMERS_SHARE
 from tidemill_engine.scheduler.step_model import TILE_TOKENS
+from tidemill_operator import autoscaling
 
 if TYPE_CHECKING:
     from tidemill_bench.fleet.loads import Load
@@ -37,6 +38,7 @@ _MODULES = (
     "quick_replica.py",
     "replica.py",
     "requests.py",
+    "roster.py",
     "scheduler_replica.py",
 )
 
@@ -88,6 +90,7 @@ def _code_version(engine: str) -> str:
     digest = hashlib.sha256(repr((MIN_CHUNK_TOKENS, NEWCOMERS_SHARE, TILE_TOKENS)).encode())
     folder = Path(here.__file__).parent
     files = [path for pattern in _MODULES for path in sorted(folder.glob(pattern))]
+    files += sorted(Path(autoscaling.__file__).parent.glob("model.py"))
     if engine == "scheduler":
         files += sorted(Path(scheduler.__file__).parent.rglob("*.py"))
     for path in files:

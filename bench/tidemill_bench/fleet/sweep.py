@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from tidemill_bench.fleet import catalogue, roster
 from tidemill_bench.fleet.fleet import EngineKind, Fleet
 from tidemill_bench.fleet.loads import Load
-from tidemill_bench.fleet.score import Point, is_on_front, mean, savings, tuned
+from tidemill_bench.fleet.score import Point, is_on_front, mean, saving_between, savings, tuned
 from tidemill_bench.fleet.settings import FleetSettings
 from tidemill_bench.fleet.stored import Store, key_of
 
@@ -92,6 +92,8 @@ class Report:
     others: tuple[Point, ...]
     chosen: dict[str, str]
     steady: tuple[Point, ...] = ()
+    ours_otherwise: tuple[Point, ...] = ()
+    """Ours on the reported loads with the other settings of its knob; nothing where they were not run."""
     note: str = ""
 
     @property
@@ -120,6 +122,19 @@ class Report:
         """Return what ours saves over the best other policy, on average, at equal attainment."""
         return mean(self.savings()[self.best_other].values())
 
+    def savings_between_curves(self) -> dict[str, dict[str, float]]:
+        """Return the same over all attainments that both reach, each side with all of its settings."""
+        table: dict[str, dict[str, float]] = {}
+        for policy in self.policies if self.ours_otherwise else ():
+            row = table.setdefault(policy, {})
+            for mine in self.ours:
+                curve = [p for p in (mine, *self.ours_otherwise) if p.load == mine.load]
+                theirs = [p for p in self.others if p.policy == policy and p.load == mine.load]
+                saved = saving_between(curve, theirs)
+                if saved is not None:
+                    row[mine.load] = saved
+        return table
+
     @property
     def saving_with_hindsight(self) -> float:
         """Return the same over the best setting of any policy, chosen anew for each load."""
@@ -138,6 +153,9 @@ class Report:
             "gpu_hours_saving": round(self.gpu_hours_saving, 4),
             "best_other": self.best_other,
             "saving_with_hindsight": round(self.saving_with_hindsight, 4),
+            "saving_between_curves": {
+                policy: round(mean(row.values()), 4) for policy, row in self.savings_between_curves().items()
+            },
             "changes_an_hour_at_constant_load": {p.load: p.scale_events for p in self.steady},
             "tuned": self.chosen,
             "note": self.note,
@@ -189,7 +207,9 @@ def whole(options: Options) -> Report:
         policy: tuned([p for p in tuning if p.policy == policy], WANTED_ATTAINMENT)
         for policy in dict.fromkeys(c.policy for c in others)
     }
-    return _report(others, options.reported(), chosen, options)
+    report = _report(others, options.reported(), chosen, options)
+    otherwise = _runs(roster.ours_otherwise(), options.reported(), options)
+    return replace(report, ours_otherwise=tuple(otherwise))
 
 
 def quick(options: Options) -> Report:
@@ -237,7 +257,12 @@ def _runs(candidates: Sequence[roster.Candidate], loads: Sequence[Load], options
         for c in candidates
         for load in loads
     ]
-    return _mapped(run, jobs, options.workers)
+    return run_all(jobs, options.workers)
+
+
+def run_all(jobs: Sequence[Job], workers: int) -> list[Point]:
+    """Run jobs, in so many processes, and return their points in the same order."""
+    return _mapped(run, jobs, workers)
 
 
 def _mapped(function: Callable[[Job], Point], jobs: Sequence[Job], workers: int) -> list[Point]:
