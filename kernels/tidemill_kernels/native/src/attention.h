@@ -31,7 +31,7 @@ struct AttentionScratch {
   Buffer<float> scores;    // [kMostRows][kChunkTokens]
   Buffer<bf16> weights;    // [kMostRows][kChunkTokens]
   Buffer<float> out;       // [kMostRows][padded dim]
-  Buffer<bf16> tail;       // one tile of values, its unused slots zeroed
+  Buffer<bf16> tail;       // tiles of values, their unused slots zeroed
   float most[kMostRows], total[kMostRows];
   VF totals[kMostRows];    // what `total` is the sum of
 
@@ -40,7 +40,7 @@ struct AttentionScratch {
     scores.reserve(kMostRows * kChunkTokens);
     weights.reserve(kMostRows * kChunkTokens);
     out.reserve(kMostRows * padded_dim);
-    tail.reserve(2 * kTile * padded_dim);
+    tail.reserve(kChunkTokens * padded_dim);
   }
 };
 
@@ -176,7 +176,7 @@ inline void score_tiles(const SequenceCache& cache, int64_t head, int64_t first_
           Columns<kMaxUnits> at{{}, 64};
           for (int u = 0; u < kMaxUnits; u++) at.units[u] = units[unit + u];
           multiply_rows_bf16<kRows, kMaxUnits>(query + first * dim, dim, at, dim / 2,
-                                               to + first * kChunkTokens + unit * kUnit, kChunkTokens, false);
+                                               to + first * kChunkTokens + unit * kUnit, kChunkTokens);
         }
       });
     });
@@ -282,24 +282,16 @@ inline void weigh_value_tiles(const SequenceCache& cache, int64_t head, int64_t 
 // out[r] += the weighted values of a chunk that ends before `end`.
 inline void weigh_values(const SequenceCache& cache, int64_t head, int64_t first_tile, int64_t tiles, int64_t end,
                          int64_t rows, bool with_tiles, AttentionScratch& scratch) {
-  const CacheShape& shape = *cache.shape;
-  int64_t dim = shape.padded_dim();
+  int64_t dim = cache.shape->padded_dim();
 #if defined(TIDEMILL_AMX)
-  if (with_tiles && shape.block_size % (2 * kTile) == 0)
+  if (with_tiles && cache.shape->block_size % (2 * kTile) == 0)
     return weigh_value_tiles(cache, head, first_tile, tiles, end, rows, scratch);
 #endif
   (void)with_tiles;
-  for (int64_t tile = 0; tile < tiles;) {
-    int64_t at = first_tile + tile, run = 1;  // full tiles that follow one another in one block
-    if (shape.block_size > kTile) {
-      int64_t in_block = (shape.block_size - at * kTile % shape.block_size) / kTile;
-      run = std::max<int64_t>(1, std::min({in_block, tiles - tile, (end - at * kTile) / kTile}));
-    }
-    const bf16* values = values_at(cache, head, at, run, end, scratch.tail.data());
-    multiply_bf16(scratch.weights.data() + tile * kTile, kChunkTokens, rows, (const uint8_t*)values, dim / kUnit,
-                  kUnit * 4, dim * 4, run * kTile / 2, scratch.out.data(), dim, true);
-    tile += run;
-  }
+  const uint8_t* places[kChunkTokens / kTile];
+  for (int64_t tile = 0; tile < tiles; tile++)
+    places[tile] = (const uint8_t*)values_at(cache, head, first_tile + tile, 1, end, scratch.tail.data() + tile * kTile * dim);
+  add_over_tiles(scratch.weights.data(), kChunkTokens, rows, places, tiles, dim / kUnit, scratch.out.data(), dim);
 }
 
 // Attend with up to 32 rows; sums are left in scratch.out, scratch.most and scratch.total, not yet divided.

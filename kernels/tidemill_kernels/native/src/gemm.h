@@ -99,7 +99,7 @@ inline void multiply_bf16_panel(const bf16* rows, int64_t inputs, int64_t count,
   }
 #endif
   (void)way;
-  multiply_bf16(rows, inputs, count, panel, kPanel / kUnit, kUnit * 4, kPanel * 4, inputs / 2, sums, kPanel, false, next.at);
+  multiply_bf16(rows, inputs, count, panel, kPanel / kUnit, kUnit * 4, kPanel * 4, inputs / 2, sums, kPanel, next.at);
 }
 
 // The sums of an int8 panel, scaled back to floats.

@@ -35,8 +35,7 @@ struct Columns {
 template <int ROWS, int UNITS>
 inline __attribute__((always_inline)) void multiply_rows_bf16(const bf16* rows, int64_t row_stride,
                                                               const Columns<UNITS>& columns, int64_t pairs, float* out,
-                                                              int64_t out_stride, bool is_added,
-                                                              const uint8_t* next = nullptr) {
+                                                              int64_t out_stride, const uint8_t* next = nullptr) {
   constexpr int kVectors = UNITS * kUnitVectors;
   // A single row waits for its own sums: several chains of them, added up at the end, hide that.
   constexpr int kChains = ROWS == 1 ? 4 : ROWS <= 3 ? 2 : 1;
@@ -63,13 +62,37 @@ inline __attribute__((always_inline)) void multiply_rows_bf16(const bf16* rows, 
     for (int v = 0; v < kVectors; v++) {
       VF total = acc[0][r][v];
       for (int chain = 1; chain < kChains; chain++) total = total + acc[chain][r][v];
-      float* to = out + r * out_stride + v * kLanes;
-      store(to, is_added ? load<VF>(to) + total : total);
+      store(out + r * out_stride + v * kLanes, total);
     }
   }
 }
 
-// The same in whole numbers: unsigned bytes times signed ones, four inputs at a time.
+// Add to the sums what columns give that lie in tiles of 16 inputs each, anywhere; sums are loaded and stored once.
+template <int ROWS, int UNITS>
+inline __attribute__((always_inline)) void add_rows_over_tiles(const bf16* rows, int64_t row_stride,
+                                                               const uint8_t* const* tiles, int64_t num_tiles,
+                                                               int64_t place, int64_t stride, float* out,
+                                                               int64_t out_stride) {
+  constexpr int kVectors = UNITS * kUnitVectors, kPairs = 8;
+  VF acc[ROWS][kVectors];
+  for (int r = 0; r < ROWS; r++)
+    for (int v = 0; v < kVectors; v++) acc[r][v] = load<VF>(out + r * out_stride + v * kLanes);
+  for (int64_t tile = 0; tile < num_tiles; tile++, rows += 2 * kPairs) {
+    const uint8_t* at = tiles[tile] + place;
+#pragma GCC unroll 4
+    for (int pair = 0; pair < kPairs; pair++) {
+      Pairs column[kVectors];
+      for (int v = 0; v < kVectors; v++) column[v] = Pairs(at + pair * stride + v * (kLanes * 4));
+#pragma GCC unroll 16
+      for (int r = 0; r < ROWS; r++)
+        for (int v = 0; v < kVectors; v++) acc[r][v] = multiply_pair(acc[r][v], rows + r * row_stride + 2 * pair, column[v]);
+    }
+  }
+  for (int r = 0; r < ROWS; r++)
+    for (int v = 0; v < kVectors; v++) store(out + r * out_stride + v * kLanes, acc[r][v]);
+}
+
+// Products in whole numbers: unsigned bytes times signed ones, four inputs at a time.
 template <int ROWS, int UNITS>
 inline __attribute__((always_inline)) void multiply_rows_int8(const uint8_t* rows, int64_t row_stride,
                                                               const Columns<UNITS>& columns, int64_t quads, int32_t* out,
@@ -135,7 +158,7 @@ inline void each_block(int64_t count, F&& f) {
 // Multiply any number of rows with `units` units of columns that lie side by side, `unit_bytes` apart.
 inline void multiply_bf16(const bf16* rows, int64_t row_stride, int64_t count, const uint8_t* columns, int64_t units,
                           int64_t unit_bytes, int64_t stride, int64_t pairs, float* out, int64_t out_stride,
-                          bool is_added, const uint8_t* next = nullptr) {
+                          const uint8_t* next = nullptr) {
   each_block(count, [&](int64_t first, int block) {
     with_rows(block, [&](auto constant) {
       constexpr int kRows = decltype(constant)::value;
@@ -144,14 +167,34 @@ inline void multiply_bf16(const bf16* rows, int64_t row_stride, int64_t count, c
         Columns<kMaxUnits> at{{}, stride};
         for (int u = 0; u < kMaxUnits; u++) at.units[u] = columns + (unit + u) * unit_bytes;
         multiply_rows_bf16<kRows, kMaxUnits>(rows + first * row_stride, row_stride, at, pairs,
-                                             out + first * out_stride + unit * kUnit, out_stride, is_added,
+                                             out + first * out_stride + unit * kUnit, out_stride,
                                              first == 0 ? next : nullptr);
       }
       for (; unit < units; unit++) {
         Columns<1> at{{columns + unit * unit_bytes}, stride};
         multiply_rows_bf16<kRows, 1>(rows + first * row_stride, row_stride, at, pairs,
-                                     out + first * out_stride + unit * kUnit, out_stride, is_added);
+                                     out + first * out_stride + unit * kUnit, out_stride);
       }
+    });
+  });
+}
+
+// Add to the sums of any number of rows what `units` units of columns give that lie side by side in tiles.
+inline void add_over_tiles(const bf16* rows, int64_t row_stride, int64_t count, const uint8_t* const* tiles,
+                           int64_t num_tiles, int64_t units, float* out, int64_t out_stride) {
+  each_block(count, [&](int64_t first, int block) {
+    with_rows(block, [&](auto constant) {
+      constexpr int kRows = decltype(constant)::value;
+      constexpr int kWide = kMaxUnits > 1 && kRows <= kMaxRows / 2 ? 2 * kMaxUnits : kMaxUnits;  // few rows leave registers
+      int64_t unit = 0;
+      auto add = [&](auto wide) {
+        constexpr int kUnits = decltype(wide)::value;
+        for (; unit + kUnits <= units; unit += kUnits)
+          add_rows_over_tiles<kRows, kUnits>(rows + first * row_stride, row_stride, tiles, num_tiles, unit * kUnit * 4,
+                                             units * kUnit * 4, out + first * out_stride + unit * kUnit, out_stride);
+      };
+      add(std::integral_constant<int, kWide>{});
+      add(std::integral_constant<int, kMaxUnits>{});
     });
   });
 }
