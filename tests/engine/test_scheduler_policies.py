@@ -176,7 +176,7 @@ def test_one_long_prompt_beside_many_short_ones_both_kinds_move() -> None:
         if not harness.tokens("long"):
             served_before_long = sum(1 for output in harness.outputs if output.finish_reason)
     harness.run(50_000)
-    assert served_before_long >= 8, "newcomers have a share of each step beside a long prompt"
+    assert served_before_long >= 6, "newcomers have a share of each step beside a long prompt"
     assert len(harness.tokens("long")) == 2
 
 
