@@ -57,8 +57,8 @@ def test_no_token_is_lost_every_series_only_grows_and_their_number_is_bounded(
 ) -> None:
     accounts = TenantAccounts(max_shown=3)
     before: dict[str, int] = {}
-    for name, tokens in steps:
-        accounts.add(name, usage(tokens))
+    for tenant, tokens in steps:
+        accounts.add(tenant, usage(tokens))
         now = {name: account.tokens for name, account in accounts.shown().items()}
         assert len(now) <= 4
         for name in now.keys() & before.keys():
