@@ -52,7 +52,7 @@ def test_a_rehearsal_finds_every_kernel_right_and_serves_every_request(tmp_path:
     findings = json.loads(found.read_text())
     assert findings["is_rehearsal"]
     assert findings["is_right"]
-    assert len(findings["checks"]) == 12
+    assert len(findings["checks"]) == 16
     assert findings["tests"]["num_passed"] == 8
     assert findings["tests"]["failed"] == []
     assert all(timed["seconds"] > 0 for timed in findings["kernels"])

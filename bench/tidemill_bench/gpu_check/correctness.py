@@ -16,7 +16,7 @@ from tidemill_kernels.paged_attention.launch import HeadShape
 from tidemill_kernels.paged_attention.triton_kernel import AttentionOptions
 from tidemill_kernels.rms_norm import rms_norm_reference
 from tidemill_kernels.rms_norm.triton_kernel import add_rms_norm
-from tidemill_kernels.rope_kv_write import NARROW_MOST, QkvLayout, Rotation
+from tidemill_kernels.rope_kv_write import QkvLayout, Rotation
 from tidemill_kernels.rope_kv_write.reference import rope_kv_write_reference
 from tidemill_kernels.rope_kv_write.triton_kernel import rope_kv_write
 from tidemill_kernels.sampler import Drawing
@@ -95,15 +95,11 @@ def _attention(place: Place, dtype: torch.dtype) -> Iterator[tuple[str, Compare]
     yield "attention, mixed step", compare(mixed, plain)
     yield "attention, decode over parts", compare(decodes, plain)
     yield "attention, window and soft cap", compare(mixed, special)
-    for kind in _narrow_dtypes(place):
+    for kind in place.narrow_dtypes:
         yield f"attention, {kind} cache", lambda kind=kind: _narrow(place, heads, dtype, kind)  # type: ignore[misc]
 
 
 _LLAMA_HEADS = HeadShape(num_heads=32, num_kv_heads=8, head_dim=128)
-
-
-def _narrow_dtypes(place: Place) -> tuple[torch.dtype, ...]:
-    return (torch.int8,) if place.is_rehearsal else (torch.int8, torch.float8_e4m3fn)
 
 
 def _narrow(
@@ -111,14 +107,9 @@ def _narrow(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attend over a cache of 8 bits, and over what its numbers stand for."""
     case = PagedCase.make([(70, 1), (0, 9)], heads, dtype, place.torch_device)
-    scales = [cache.float().abs().amax(-1) / NARROW_MOST[kind] for cache in case.caches]
-    scaled = [cache.float() / scale[..., None] for cache, scale in zip(case.caches, scales, strict=True)]
-    narrow = [(part.round() if kind == torch.int8 else part).to(kind) for part in scaled]
-    for cache, part, scale in zip(case.caches, narrow, scales, strict=True):
-        cache.copy_(part.float() * scale[..., None])
+    caches, scales = case.narrowed(kind)
     options = AttentionOptions(scale=1 / math.sqrt(heads.head_dim))
-    found = case.attending(place.device.gpu, options, (narrow[0], narrow[1]), (scales[0], scales[1]))()
-    return found, case.dense(options)
+    return case.attending(place.device.gpu, options, caches, scales)(), case.dense(options)
 
 
 def _rows(place: Place, dtype: torch.dtype) -> Iterator[tuple[str, Compare]]:
@@ -159,10 +150,11 @@ def _rows(place: Place, dtype: torch.dtype) -> Iterator[tuple[str, Compare]]:
 def _products(place: Place, dtype: torch.dtype) -> Iterator[tuple[str, Compare]]:
     where, size = place.torch_device, 64 if place.is_rehearsal else 1024
 
-    def scaled(kind: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    def scaled(kind: torch.dtype, group: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         x = (torch.randn(17, size, device=where) / size**0.5).to(dtype)
         weight = (torch.randn(2 * size, size, device=where) * 20).to(kind)
-        packed = ScaledWeight(weight=weight, scale=torch.rand(2 * size, device=where) / 20)
+        scales = (2 * size,) if group is None else (size // group, 2 * size)
+        packed = ScaledWeight(weight=weight, scale=torch.rand(scales, device=where) / 20, group_size=group)
         return scaled_linear(x, packed), scaled_linear_reference(x, packed)
 
     def words(*shape: int) -> torch.Tensor:
@@ -180,8 +172,9 @@ def _products(place: Place, dtype: torch.dtype) -> Iterator[tuple[str, Compare]]
         )
         return int4_linear(x, packed), int4_linear_reference(x, packed)
 
-    for kind in _narrow_dtypes(place):
+    for kind in place.narrow_dtypes:
         yield f"product, {kind} weights", lambda kind=kind: scaled(kind)  # type: ignore[misc]
+        yield f"product, {kind} weights in groups", lambda kind=kind: scaled(kind, 32)  # type: ignore[misc]
     for layout in ("awq", "gptq"):
         yield f"product, {layout} weights", lambda layout=layout: int4(layout)  # type: ignore[misc]
 

@@ -10,8 +10,10 @@ import torch
 
 from tidemill_kernels.paged_attention.launch import Gpu, HeadShape, plan_attention
 from tidemill_kernels.paged_attention.triton_kernel import AttentionOptions, PagedBatch, paged_attention
+from tidemill_kernels.rope_kv_write import NARROW_MOST
 
 BLOCK_SIZE = 16
+Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +79,15 @@ class PagedCase:
         )
         pair = caches or self.caches
         return partial(paged_attention, self.query, pair, batch, launch, options, scales=scales)
+
+    def narrowed(self, kind: torch.dtype) -> tuple[Pair, Pair]:
+        """Return keys and values in 8 bits, and their scales; the case's own become what those stand for."""
+        scales = [cache.float().abs().amax(-1) / NARROW_MOST[kind] for cache in self.caches]
+        scaled = [cache.float() / scale[..., None] for cache, scale in zip(self.caches, scales, strict=True)]
+        narrow = [(part.round() if kind == torch.int8 else part).to(kind) for part in scaled]
+        for cache, part, scale in zip(self.caches, narrow, scales, strict=True):
+            cache.copy_(part.float() * scale[..., None])
+        return (narrow[0], narrow[1]), (scales[0], scales[1])
 
     def gathered(self, index: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return one sequence's queries `[new, heads, dim]` and keys and values `[length, kv heads, dim]`."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 
 from tidemill_engine.runner.gpu.device import CudaDevice, Device, HostDevice
+from tidemill_engine.runner.gpu.linears import FP8_CAPABILITY
 
 _COPY_BYTES = 1 << 32
 _PRODUCT_SIZE = 8192
@@ -38,6 +39,12 @@ class Place:
     def torch_device(self) -> torch.device:
         """Return where tensors live."""
         return self.device.torch_device
+
+    @property
+    def narrow_dtypes(self) -> tuple[torch.dtype, ...]:
+        """Return the dtypes of 8 bits that its kernels know."""
+        has_float8 = self.device.gpu.capability >= FP8_CAPABILITY
+        return (torch.int8, torch.float8_e4m3fn) if has_float8 else (torch.int8,)
 
     def seconds(self, work: Callable[[], object]) -> float:
         """Return the median time of some work, its inputs not in the device's cache."""

@@ -22,8 +22,8 @@ from tidemill_kernels.rope_kv_write.triton_kernel import rope_kv_write
 from tidemill_kernels.sampler import Drawing
 from tidemill_kernels.sampler.triton_kernel import sample
 from tidemill_kernels.silu_mul.triton_kernel import silu_mul
-from tidemill_kernels.weight_quant import ScaledWeight
-from tidemill_kernels.weight_quant.triton_kernel import scaled_linear
+from tidemill_kernels.weight_quant import PackedInt4, ScaledWeight
+from tidemill_kernels.weight_quant.triton_kernel import int4_linear, scaled_linear
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,13 +78,20 @@ def time_kernels(place: Place) -> list[Timed]:
 def _decodes(place: Place, sizes: _Sizes) -> Iterator[Timed]:
     for num_rows, context in sizes.decodes:
         case = PagedCase.make([(context - 1, 1)] * num_rows, sizes.heads, place.dtype, place.torch_device)
-        num_bytes = 2 * num_rows * context * sizes.heads.num_kv_heads * sizes.heads.head_dim
-        yield _timed_attention(
-            place,
-            case,
-            f"decode, {num_rows} rows of {context} tokens",
-            num_bytes * place.dtype.itemsize,
-            None,
+        numbers = 2 * num_rows * context * sizes.heads.num_kv_heads
+        name = f"decode, {num_rows} rows of {context} tokens"
+        num_bytes = numbers * sizes.heads.head_dim * place.dtype.itemsize
+        yield _timed_attention(place, case, name, num_bytes, None)
+    for kind in place.narrow_dtypes:
+        caches, scales = case.narrowed(kind)
+        options = AttentionOptions(scale=1 / math.sqrt(sizes.heads.head_dim))
+        seconds = place.seconds(case.attending(place.device.gpu, options, caches, scales))
+        read = numbers * (sizes.heads.head_dim + scales[0].element_size())
+        yield Timed(
+            name=f"{name}, {str(kind).removeprefix('torch.')} cache",
+            seconds=seconds,
+            bound="bytes",
+            fraction=read / seconds / place.copy_bytes_per_second,
         )
 
 
@@ -181,20 +188,45 @@ def _products(place: Place, sizes: _Sizes) -> Iterator[Timed]:
     where = place.torch_device
     shape = (2 * sizes.intermediate, sizes.hidden)
     plain = torch.randn(shape, device=where).to(place.dtype)
-    kinds = (torch.int8,) if place.is_rehearsal else (torch.int8, torch.float8_e4m3fn)
-    for kind in kinds:
-        packed = ScaledWeight(
-            weight=(torch.randn(shape, device=where) * 20).to(kind), scale=torch.rand(shape[0], device=where)
-        )
+    for name, held in _held(shape, place):
+        num_bytes = sum(part.nbytes for part in vars(held).values() if isinstance(part, torch.Tensor))
+        product = scaled_linear if isinstance(held, ScaledWeight) else int4_linear
         for num_tokens in (1, 3) if place.is_rehearsal else (1, 16, 256):
             x = torch.randn(num_tokens, sizes.hidden, device=where).to(place.dtype)
-            ours = place.seconds(lambda x=x, packed=packed: scaled_linear(x, packed))  # type: ignore[misc]
+            ours = place.seconds(lambda x=x, held=held, product=product: product(x, held))  # type: ignore[misc]
             peer = place.seconds(lambda x=x: torch.nn.functional.linear(x, plain))  # type: ignore[misc]
             yield Timed(
-                name=f"product, {str(kind).removeprefix('torch.')} weights, {num_tokens} tokens",
+                name=f"product, {name} weights, {num_tokens} tokens",
                 seconds=ours,
                 bound="bytes",
-                fraction=shape[0] * shape[1] / ours / place.copy_bytes_per_second,
+                fraction=num_bytes / ours / place.copy_bytes_per_second,
                 peer="torch, unquantised",
                 peer_seconds=peer,
             )
+
+
+def _held(shape: tuple[int, int], place: Place) -> Iterator[tuple[str, ScaledWeight | PackedInt4]]:
+    """Return weights of 8 and 4 bits, their numbers meaning nothing."""
+    where, (outputs, inputs) = place.torch_device, shape
+    for kind in place.narrow_dtypes:
+        weight = (torch.randn(shape, device=where) * 20).to(kind)
+        yield (
+            str(kind).removeprefix("torch."),
+            ScaledWeight(weight=weight, scale=torch.rand(outputs, device=where)),
+        )
+    group = 32 if place.is_rehearsal else 128
+
+    def words(*size: int) -> torch.Tensor:
+        return torch.randint(-(2**31), 2**31 - 1, size, dtype=torch.int64, device=where).int()
+
+    for layout, size in (("awq", (inputs, outputs // 8)), ("gptq", (inputs // 8, outputs))):
+        yield (
+            layout,
+            PackedInt4(
+                words=words(*size),
+                zeros=words(inputs // group, outputs // 8),
+                scales=torch.rand(inputs // group, outputs, device=where).half(),
+                group_size=group,
+                layout="awq" if layout == "awq" else "gptq",
+            ),
+        )
