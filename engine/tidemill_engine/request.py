@@ -102,6 +102,8 @@ class Request:
         """Digests of its first full blocks, as far as anyone has asked for them."""
         self.prompt_digest: bytes | None = None
         """What equal prompts of one tenant have in common; made when it is first tried."""
+        self.awaited: bytes | None = None
+        """The digest of the first block that was not found when it was last tried."""
         self.swapped: IntArray | None = None
         """Its places in the CPU pool while it is swapped out, for its first `num_swapped_tokens`."""
         self.num_swapped_tokens = 0

@@ -115,15 +115,13 @@ class CpuRunner(ABC):
         return self._result(step, self._chosen(step))
 
     def _copy(self, output: SchedulerOutput) -> tuple[int, float]:
-        """Do a step's copies in their order and return how many blocks they were, and the seconds."""
-        num_copied = len(output.swap_out) + len(output.swap_in) + len(output.block_copies)
-        if num_copied == 0:
-            return 0, 0.0
+        """Do a step's copies in their order and return how many blocks were swapped, and the seconds."""
         started = time.monotonic()
         copy_in_order(output.swap_out, self._copies.swap_out)
         copy_in_order(output.swap_in, self._copies.swap_in)
+        seconds = time.monotonic() - started
         copy_in_order(output.block_copies, self._copies.within)
-        return num_copied, time.monotonic() - started
+        return len(output.swap_out) + len(output.swap_in), seconds
 
     def _chosen(self, step: LaunchedStep) -> Sampled:
         """Take the best tokens where they are all that is asked for, and sample the others."""

@@ -38,6 +38,7 @@ class Offer:
 
 
 NOTHING = Offer(found=int_array())
+AWAITED = Offer(found=int_array(), is_awaited=True)
 
 
 class PrefixSharing:
@@ -54,20 +55,24 @@ class PrefixSharing:
         self._donors: dict[bytes, int] = {}
         self.queries_tokens = 0
         self.hits_tokens = 0
+        self.num_hashed_blocks = 0
+        """How many blocks of waiting requests were given names so far."""
 
     def find(self, request: Request) -> Offer:
         """Return what a request need not compute; at least its last token is always left."""
         roots = self._kv.roots
         if roots is None or request.needs_all_positions:
             return NOTHING
+        if request.awaited in self._leaders:
+            return AWAITED
         self._prepare(request, roots)
         num_full = (request.num_tokens - 1) >> self._shift
         found = self._kv.find_prefix(request.chain[:num_full])
         donor = self._donor_for(request, len(found) << self._shift)
         if donor is not None:
             return Offer(found=found, fork_from=donor)
-        is_awaited = len(found) < num_full and request.chain[len(found)] in self._leaders
-        return Offer(found=found, is_awaited=is_awaited)
+        request.awaited = request.chain[len(found)] if len(found) < num_full else None
+        return Offer(found=found, is_awaited=request.awaited in self._leaders)
 
     def is_affine(self, request: Request) -> bool:
         """Say whether the start of a waiting request's prompt is cached or being computed."""
@@ -134,7 +139,9 @@ class PrefixSharing:
     def _prepare(self, request: Request, roots: PrefixRoots) -> None:
         """Make a request's digests, as far as they are missing."""
         root = roots.root(request.tenant)
+        num_known = len(request.chain)
         extend_chain(request.chain, root, request.token_ids, self._kv.block_size)
+        self.num_hashed_blocks += len(request.chain) - num_known
         if request.prompt_digest is None:
             num_full = request.num_prompt_tokens >> self._shift
             parent = request.chain[num_full - 1] if num_full else root
