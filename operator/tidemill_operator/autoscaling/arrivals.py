@@ -52,6 +52,8 @@ class ArrivalRate:
     """How long has been measured."""
     is_level: bool
     """Whether nothing but noise was seen for minutes."""
+    is_long_level: bool
+    """The same for a quarter of an hour, or as long as has been measured."""
     horizon_seconds: float
     """When what is asked for now is there."""
 
@@ -78,13 +80,17 @@ def arrival_rate(samples: tuple[Arrivals, ...], now: float, horizon_seconds: flo
     window = _since(recent, now - WINDOW_SECONDS)
     if not window:
         return None
-    fit = _fit(recent, window, now)
+    quarter = _since(recent, now - LONG_WINDOWS_SECONDS[0])
+    is_long_level = _shape(quarter, now).is_level
+    was_level = is_long_level and sum(s.seconds for s in quarter) > 0.9 * LONG_WINDOWS_SECONDS[0]
+    fit = _fit(recent, window, now, LATE_RISE_NOISE if was_level else LINE_NOISE)
     short = [_level(part) for seconds in BOUND_SECONDS if (part := _since(window, now - seconds))]
     return ArrivalRate(
         measured=fit.rate,
         error=fit.error,
         slope=0.0 if fit.is_level else fit.slope,
         is_level=fit.is_level,
+        is_long_level=fit.is_level and is_long_level,
         least=max((one.rate - LEAST_NOISE * one.error for one in short), default=0.0),
         most=min((one.rate + MOST_NOISE * one.error for one in short), default=math.inf),
         prompt_tokens_per_request=_prompt_tokens(recent, window),
@@ -97,11 +103,9 @@ def _since(samples: Sequence[Arrivals], time: float) -> list[Arrivals]:
     return [s for s in samples if s.at > time]
 
 
-def _fit(recent: list[Arrivals], window: list[Arrivals], now: float) -> _Fit:
+def _fit(recent: list[Arrivals], window: list[Arrivals], now: float, rise_noise: float) -> _Fit:
     """Return what the last minutes show, or a longer level where they are one."""
-    first = _since(recent, now - LONG_WINDOWS_SECONDS[0])
-    was_level = sum(s.seconds for s in first) > 0.9 * LONG_WINDOWS_SECONDS[0] and _shape(first, now).is_level
-    fit = _shape(window, now, LATE_RISE_NOISE if was_level else LINE_NOISE)
+    fit = _shape(window, now, rise_noise)
     if not fit.is_level:
         return fit
     for seconds in LONG_WINDOWS_SECONDS:

@@ -129,7 +129,7 @@ def _wish(view: FleetView, facts: Facts, current: int) -> _Wish:
         reason=best.signal,
         message=best.message,
         terms=up_terms,
-        is_level=facts.rate is not None and facts.rate.is_level,
+        is_level=facts.rate is not None and facts.rate.is_long_level,
         may_shrink=is_free and facts.rate is not None and facts.rate.seconds >= watch - 1,
     )
 
