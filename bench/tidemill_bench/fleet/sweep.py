@@ -22,13 +22,13 @@ WANTED_ATTAINMENT = 0.95
 """What a user would tune for: the percentile of the SLO."""
 QUICK_LOADS = ("constant", "bursts", "long-prompts")
 CHOSEN = {
-    "hpa-kv": "target 20%, window 300 s",
+    "hpa-kv": "target 10%, window 300 s",
     "hpa-queue": "target 1, window 900 s",
     "keda-tokens": "0.4 s, KV 35%, default pace",
-    "knative": "target 10, window 300 s",
-    "kubeai": "target 8, window 600 s",
-    "ray-serve": "target 12, delays 5 and 600 s",
-    "llm-d": "KV 40%, queue 3, spare 20%",
+    "knative": "target 5, window 300 s",
+    "kubeai": "target 4, window 120 s",
+    "ray-serve": "target 4, delays 5 and 120 s",
+    "llm-d": "KV 20%, queue 2, spare 10%",
     "dynamo": "targets x 0.25, sensitivity 80%",
 }
 """What the whole sweep chooses on the tuning loads; `--quick` takes it from here."""
@@ -36,7 +36,8 @@ QUICK_ALSO = {
     "hpa-kv": "target 35%, window 300 s",
     "keda-tokens": "0.8 s, KV 50%, default pace",
     "knative": "target 16, window 300 s",
-    "ray-serve": "target 20, delays 30 and 600 s",
+    "kubeai": "target 12, window 120 s",
+    "ray-serve": "target 12, delays 5 and 120 s",
     "llm-d": "KV 40%, queue 5, spare 10%",
 }
 """A cheaper setting each, so that there is a curve where the shipped results are of an older simulator."""
