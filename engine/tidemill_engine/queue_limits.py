@@ -10,7 +10,7 @@ import logging
 import math
 from dataclasses import dataclass
 
-from tidemill_engine.errors import InvalidConfig, Overloaded
+from tidemill_engine.errors import InvalidConfig, InvalidRequest, Overloaded
 
 logger = logging.getLogger(__name__)
 
@@ -80,9 +80,15 @@ class QueueMeter:
     def require_room(self, num_requests: int, num_tokens: int, now: float) -> None:
         """Raise `Overloaded` with the time to wait where so much more is too much.
 
-        A request that alone is over the token limit is taken when nobody waits: later would be no better.
+        A request that alone is over the token limit is taken when nobody waits: later would be no better. One of
+        more sequences than may ever be in flight is `InvalidRequest`.
         """
         limits = self._limits
+        if num_requests > limits.max_requests:
+            raise InvalidRequest(
+                f"{num_requests} sequences (prompts times n) are more than the {limits.max_requests} that may "
+                "run and wait here together"
+            )
         excess = len(self._in_flight) + num_requests - limits.max_requests
         if excess > 0:
             seconds = retry_after(excess, self._requests.per_second(now))

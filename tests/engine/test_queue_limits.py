@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill_engine.errors import InvalidConfig, Overloaded
+from tidemill_engine.errors import InvalidConfig, InvalidRequest, Overloaded
 from tidemill_engine.queue_limits import (
     MOST_RETRY_SECONDS,
     UNKNOWN_RETRY_SECONDS,
@@ -38,6 +38,13 @@ def test_requests_beyond_the_limit_are_refused_and_one_that_ends_makes_room() ->
     meter.leave("a", 2.0)
     meter.leave("a", 2.0)
     assert refusal(meter, now=2.0) is None
+
+
+def test_more_sequences_than_may_ever_be_in_flight_are_refused_for_good_with_both_numbers() -> None:
+    meter = make_meter(requests=2)
+    assert refusal(meter, requests=2) is None
+    with pytest.raises(InvalidRequest, match="3 sequences .* more than the 2"):
+        meter.require_room(3, 10, 0.0)
 
 
 def test_only_prompts_that_wait_count_towards_the_token_limit() -> None:
