@@ -80,14 +80,14 @@ class QueueMeter:
     def require_room(self, num_requests: int, num_tokens: int, now: float) -> None:
         """Raise `Overloaded` with the time to wait where so much more is too much.
 
-        A request that alone is over the token limit is taken when nobody waits: later would be no better. One of
-        more sequences than may ever be in flight is `InvalidRequest`.
+        A request that alone is over the token limit is taken when nobody waits: later would be no better. One
+        of more sequences than may ever be in flight is `InvalidRequest`.
         """
         limits = self._limits
         if num_requests > limits.max_requests:
             raise InvalidRequest(
-                f"{num_requests} sequences (prompts times n) are more than the {limits.max_requests} that may "
-                "run and wait here together"
+                f"{num_requests} sequences (prompts times n) are more than the {limits.max_requests} that "
+                "may run and wait here together"
             )
         excess = len(self._in_flight) + num_requests - limits.max_requests
         if excess > 0:

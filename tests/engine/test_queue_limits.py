@@ -43,7 +43,7 @@ def test_requests_beyond_the_limit_are_refused_and_one_that_ends_makes_room() ->
 def test_more_sequences_than_may_ever_be_in_flight_are_refused_for_good_with_both_numbers() -> None:
     meter = make_meter(requests=2)
     assert refusal(meter, requests=2) is None
-    with pytest.raises(InvalidRequest, match="3 sequences .* more than the 2"):
+    with pytest.raises(InvalidRequest, match=r"3 sequences .* more than the 2"):
         meter.require_room(3, 10, 0.0)
 
 
