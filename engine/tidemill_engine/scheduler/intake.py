@@ -22,8 +22,8 @@ MAX_TRIED = 16
 """So many requests that do not fit are tried in a step before the others are left for the next one."""
 MAX_DEFERRED = 256
 """So many that wait for a leader are passed in a step; those behind them would go after them anyway."""
-MAX_HASHED_BLOCKS = 1024
-"""Once so many blocks of prompts were hashed in a step, the others are left for the next one: 1 to 2 ms."""
+MAX_HASHED_BLOCKS = 4096
+"""Once so many blocks of prompts were hashed in a step, some 5 ms, the others are left for the next one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
