@@ -38,7 +38,13 @@ run: venv  ## Serve a real model on PORT (default 8000) with a page at /
 	@exec $(BIN)/tidemill-engine serve $(MODEL) --port $(PORT) --admin-port $$(( $(PORT) + 1 ))
 
 test: venv  ## Run every test, on a real Kubernetes too
-	@$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup $(PYTEST_ARGS)
+ifdef PYTEST_ARGS
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+else
+	@mkdir -p .cache; log=.cache/tests.log; echo "Tests without a cluster run beside these; their output goes to $$log and is shown at the end."; \
+	$(BIN)/python -m pytest -m 'not cluster' > $$log 2>&1 & others=$$!; trap "kill $$others 2> /dev/null || true" EXIT; \
+	status=0; $(BIN)/python -m pytest -m cluster || status=$$?; wait $$others || status=$$?; cat $$log; exit $$status
+endif
 
 test-matrix: venv  ## Run the cluster tests on the newest and on the oldest Kubernetes that we support
 	@for version in 1.37 1.34; do echo "== Kubernetes $$version"; \

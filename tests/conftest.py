@@ -53,38 +53,31 @@ class Prepared:
 _PREPARED = pytest.StashKey[Prepared]()
 
 
-def _cluster_fixtures(item: pytest.Item) -> set[str]:
-    return set(getattr(item, "fixturenames", ())) & _FIXTURES
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Refuse a test that would bring up a cluster in the process that has the others."""
+    if _FIXTURES & set(getattr(item, "fixturenames", ())) and not item.get_closest_marker("cluster"):
+        raise pytest.UsageError(f"{item.nodeid} uses a cluster and is not marked with it")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let one process run all tests that share the clusters, and the others the rest, module by module."""
-    for item in items:
-        is_shared = _cluster_fixtures(item) or item.get_closest_marker("cluster")
-        item.add_marker(pytest.mark.xdist_group("cluster" if is_shared else item.nodeid.partition("::")[0]))
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Install and build before the first test that needs it, outside any test's time limit."""
-    if _PREPARED not in item.config.stash and _cluster_fixtures(item):
-        item.config.stash[_PREPARED] = _prepare(item.session)
-    return (yield)
-
-
-def _prepare(session: pytest.Session) -> Prepared:
-    wanted = {name for item in session.items for name in _cluster_fixtures(item)}
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Install and build for the tests that were selected, outside any test's time limit."""
+    if session.config.option.collectonly or session.testsfailed:
+        return
+    wanted = {name for item in session.items for name in getattr(item, "fixturenames", ())} & _FIXTURES
+    if not wanted:
+        return
     has_node = bool(wanted & _NODE_FIXTURES)
     images = [*SLIM, *(["engine"] if "real_engine" in wanted else [])] if has_node else []
     capture = session.config.pluginmanager.getplugin("capturemanager")
     try:
         with capture.global_and_fixture_disabled():
-            return Prepared(images=sessions.prepare(images, has_node=has_node))
+            built = sessions.prepare(images, has_node=has_node)
     except UnavailableError as error:
-        return Prepared(unavailable=str(error))
+        session.config.stash[_PREPARED] = Prepared(unavailable=str(error))
     except HarnessError as error:
-        return Prepared(broken=str(error))
+        session.config.stash[_PREPARED] = Prepared(broken=str(error))
+    else:
+        session.config.stash[_PREPARED] = Prepared(images=built)
 
 
 @pytest.fixture(scope="session")
