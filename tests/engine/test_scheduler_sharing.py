@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from engine_builders import Harness, make_harness, make_request
-from tidemill_engine.scheduler import intake
-from tidemill_engine.scheduler.waiting import AFFINITY_WINDOW
-from tidemill_engine.step import RowFailure, StepResult, int_array
+from tidemill_engine.step import IntArray, RowFailure, StepResult, int_array
 
 BLOCK = 4
 
@@ -142,19 +140,30 @@ def test_followers_of_a_prefix_that_is_being_computed_wait_and_compute_only_thei
         assert harness.tokens(name) == alone([*prefix, 900 + index, 901 + index], 2)
 
 
-def test_a_crowd_of_followers_is_looked_at_over_several_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intake, "MAX_HASHED_BLOCKS", 4)
-    monkeypatch.setattr(intake, "MAX_DEFERRED", 20)
+def test_a_crowd_of_followers_is_named_at_its_arrival_and_let_go_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     harness = make_harness(max_num_batched_tokens=8)
     prefix = words(24)
     for index in range(80):
         harness.add(make_request(f"r{index}", prompt=[*prefix, 900 + index, 901 + index], max_tokens=2))
-    hashed, most = harness.scheduler._sharing, 0
-    while harness.scheduler.has_work():
-        before = hashed.num_hashed_blocks
+    named = [len(request.chain) for request in harness.scheduler._requests.values()]
+    assert named == [6] * 80
+    looked_up: list[int] = []
+    find = harness.scheduler._kv.find_prefix
+
+    def counted(chain: list[bytes]) -> IntArray:
+        looked_up.append(len(chain))
+        return find(chain)
+
+    monkeypatch.setattr(harness.scheduler._kv, "find_prefix", counted)
+    while harness.scheduler._sharing._leaders or not looked_up:
+        looked_up.clear()
+        leaders = dict(harness.scheduler._sharing._leaders)
         harness.step()
-        most = max(most, hashed.num_hashed_blocks - before)
-    assert 0 < most <= 4 + 6 * (AFFINITY_WINDOW + 1)
+        if leaders == harness.scheduler._sharing._leaders:
+            assert len(looked_up) <= 1, "nobody looks again for what is still being computed"
+    harness.run()
     for index in range(80):
         assert num_cached(harness, f"r{index}") == (24 if index else 0)
         assert harness.tokens(f"r{index}") == alone([*prefix, 900 + index, 901 + index], 2)

@@ -24,6 +24,7 @@ from tidemill_engine.scheduler.running import RunningWork
 if TYPE_CHECKING:
     from tidemill_engine.config import SchedulerConfig
     from tidemill_engine.kv import KVCacheManager
+    from tidemill_engine.messages import EngineRequest, RequestOutput
     from tidemill_engine.request import Request, RequestLimits
     from tidemill_engine.scheduler.base import SchedulerStats
     from tidemill_engine.scheduler.seams import Seams
@@ -60,6 +61,13 @@ class ContinuousScheduler(RequestLifecycle):
         if not config.is_chunked_prefill:
             self._token_budget = max(self._token_budget, limits.max_sequence_tokens)
         self._max_compacted_blocks = 0
+
+    def add(self, message: EngineRequest, seed: int) -> RequestOutput | None:
+        """Take a request in; the output, if any, refuses it."""
+        refused = super().add(message, seed)
+        if refused is None:
+            self._sharing.name(self._requests[message.request_id])
+        return refused
 
     def compact(self, max_blocks: int) -> None:
         """Let the next step move up to so many blocks, so that rows' blocks become neighbours."""

@@ -20,10 +20,6 @@ if TYPE_CHECKING:
 
 MAX_TRIED = 16
 """So many requests that do not fit are tried in a step before the others are left for the next one."""
-MAX_DEFERRED = 256
-"""So many that wait for a leader are passed in a step; those behind them would go after them anyway."""
-MAX_HASHED_BLOCKS = 4096
-"""Once so many blocks of prompts were hashed in a step, some 5 ms, the others are left for the next one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,18 +49,13 @@ class Intake:
         num_running = self._rows.num_running
         if num_running and not parts.gate.is_open:
             return
-        num_tried = num_deferred = 0
-        most_hashed = parts.sharing.num_hashed_blocks + MAX_HASHED_BLOCKS
+        num_tried = 0
         for request in parts.queue.candidates(plan.now):
             if not self._has_room(plan) or num_tried >= MAX_TRIED:
-                return
-            is_enough = num_deferred >= MAX_DEFERRED or parts.sharing.num_hashed_blocks > most_hashed
-            if is_enough and num_running:
                 return
             offer = parts.sharing.find(request) if request.row is None else None
             if offer is None or offer.is_awaited:
                 parts.queue.defer(request)
-                num_deferred += 1
                 continue
             need = self._need(request, offer)
             if not self._fits(plan, request, need, committed if num_running else None):

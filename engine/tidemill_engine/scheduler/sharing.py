@@ -55,8 +55,11 @@ class PrefixSharing:
         self._donors: dict[bytes, int] = {}
         self.queries_tokens = 0
         self.hits_tokens = 0
-        self.num_hashed_blocks = 0
-        """How many blocks of waiting requests were given names so far."""
+
+    def name(self, request: Request) -> None:
+        """Make a request's digests when it arrives, so that no step has to for a whole crowd."""
+        if self._kv.roots is not None:
+            self._prepare(request, self._kv.roots)
 
     def find(self, request: Request) -> Offer:
         """Return what a request need not compute; at least its last token is always left."""
@@ -139,9 +142,7 @@ class PrefixSharing:
     def _prepare(self, request: Request, roots: PrefixRoots) -> None:
         """Make a request's digests, as far as they are missing."""
         root = roots.root(request.tenant)
-        num_known = len(request.chain)
         extend_chain(request.chain, root, request.token_ids, self._kv.block_size)
-        self.num_hashed_blocks += len(request.chain) - num_known
         if request.prompt_digest is None:
             num_full = request.num_prompt_tokens >> self._shift
             parent = request.chain[num_full - 1] if num_full else root
