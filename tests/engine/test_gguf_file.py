@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -9,6 +10,7 @@ import pytest
 
 from tidemill_engine.errors import ModelLoadError
 from tidemill_engine.gguf_file import read_gguf_head
+from tidemill_engine.models.rotary import frequencies
 from tidemill_engine.models.weights import GgufWeights, Values, open_weights, unpermuted
 
 HIDDEN, HEADS, KV_HEADS, INTER, VOCAB = 64, 4, 2, 96, 50
@@ -83,6 +85,23 @@ def test_the_shapes_of_the_model_come_from_its_keys(tmp_path: Path) -> None:
     assert (config.vocab_size, config.max_model_len) == (VOCAB, 128)
     assert config.has_tied_embeddings
     assert config.eos_token_ids == {2}
+
+
+def test_rotary_embeddings_are_scaled_as_the_file_says(tmp_path: Path) -> None:
+    def linear(writer: gguf.GGUFWriter) -> None:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(4.0)
+
+    half = HIDDEN // HEADS // 2
+    divisors = np.linspace(1.0, 8.0, half, dtype=np.float32)
+    write_gguf(tmp_path / "linear.gguf", change=linear)
+    write_gguf(tmp_path / "each.gguf", change=lambda w: w.add_tensor("rope_freqs.weight", divisors))
+    assert open_weights(tmp_path / "linear.gguf").config.rope_divisors == (4.0,) * half
+    each = open_weights(tmp_path / "each.gguf")
+    assert each.config.rope_divisors == tuple(divisors.tolist())
+    assert "rope_freqs.weight" not in each.unread()
+    plain = replace(each.config, rope_divisors=())
+    np.testing.assert_allclose(frequencies(each.config) * divisors, frequencies(plain), rtol=1e-6)
 
 
 def test_a_quantised_tensor_is_read_as_the_gguf_package_reads_it(tmp_path: Path) -> None:

@@ -47,14 +47,15 @@ def test_rms_norm_refuses_a_weight_of_another_size() -> None:
 @pytest.mark.parametrize("head_dim", [2, 6, 64])
 def test_rope_is_its_reference_at_any_positions(head_dim: int, dtype: torch.dtype) -> None:
     positions = torch.tensor([0, 5, 511, 5])
-    table = RopeTable(head_dim, max_positions=512, theta=10000.0, dtype=dtype)
+    frequency = 10000.0 ** (-torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
+    table = RopeTable(frequency, max_positions=512, dtype=dtype)
     x = random(4, 3, head_dim, dtype=dtype)
     rotated = apply_rope(x, *table.at(positions))
     assert_close(rotated, rope_reference(x, positions, 10000.0), ROPE_TOLERANCE[dtype])
 
 
 def test_rope_keeps_lengths_and_leaves_position_0_alone() -> None:
-    table = RopeTable(8, max_positions=16, theta=100.0, dtype=torch.float32)
+    table = RopeTable(torch.tensor([1.0, 0.3, 0.1, 0.03]), max_positions=16, dtype=torch.float32)
     x = random(2, 1, 8, dtype=torch.float32)
     rotated = apply_rope(x, *table.at(torch.tensor([0, 9])))
     torch.testing.assert_close(rotated[0], x[0])

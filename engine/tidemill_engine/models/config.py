@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidemill_engine.errors import ModelLoadError
+from tidemill_engine.models.rotary import divisors_from_hf
 
 GGUF_ARCHITECTURES = ("llama", "qwen2", "qwen3")
 HF_ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
@@ -32,6 +33,8 @@ class LlamaConfig:
     has_tied_embeddings: bool
     has_qkv_bias: bool = False
     has_qk_norm: bool = False
+    rope_divisors: tuple[float, ...] = ()
+    """What each frequency of the rotary embeddings is divided by; empty: none is scaled."""
     eos_token_ids: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
@@ -63,9 +66,10 @@ def config_from_gguf(metadata: dict[str, Any], tensor_names: frozenset[str]) -> 
             reason="UnsupportedModel",
         )
     keys = _Keys(metadata, f"{architecture}.")
-    _refuse_gguf_extras(keys, tensor_names)
+    _refuse_gguf_extras(keys)
     num_heads = keys.number("attention.head_count")
     hidden_size = keys.number("embedding_length")
+    head_dim = keys.number("attention.key_length", hidden_size // num_heads)
     vocab = metadata.get("tokenizer.ggml.tokens") or ()
     eos = metadata.get("tokenizer.ggml.eos_token_id")
     more_eos = metadata.get("tokenizer.ggml.eot_token_id")
@@ -75,7 +79,7 @@ def config_from_gguf(metadata: dict[str, Any], tensor_names: frozenset[str]) -> 
         intermediate_size=keys.number("feed_forward_length"),
         num_heads=num_heads,
         num_kv_heads=keys.number("attention.head_count_kv", num_heads),
-        head_dim=keys.number("attention.key_length", hidden_size // num_heads),
+        head_dim=head_dim,
         vocab_size=keys.number("vocab_size", len(vocab) or None),
         max_model_len=keys.number("context_length"),
         rope_theta=float(keys.get("rope.freq_base", 10000.0)),
@@ -83,14 +87,25 @@ def config_from_gguf(metadata: dict[str, Any], tensor_names: frozenset[str]) -> 
         has_tied_embeddings="output.weight" not in tensor_names,
         has_qkv_bias="blk.0.attn_q.bias" in tensor_names,
         has_qk_norm="blk.0.attn_q_norm.weight" in tensor_names,
+        rope_divisors=_gguf_divisors(keys, head_dim),
         eos_token_ids=frozenset(int(token) for token in (eos, more_eos) if token is not None),
     )
 
 
-def _refuse_gguf_extras(keys: _Keys, tensor_names: frozenset[str]) -> None:
+def _gguf_divisors(keys: _Keys, head_dim: int) -> tuple[float, ...]:
+    """Read how rotary embeddings are scaled; Llama 3.1's divisors are a tensor, read by who has the file."""
+    kind = keys.get("rope.scaling.type", "none")
+    if kind == "none":
+        return ()
+    if kind != "linear":
+        raise ModelLoadError(
+            f"rotary embeddings of type {kind!r} are not supported yet", reason="UnsupportedModel"
+        )
+    return divisors_from_hf({"rope_type": kind, "factor": keys.get("rope.scaling.factor")}, head_dim, 1.0)
+
+
+def _refuse_gguf_extras(keys: _Keys) -> None:
     """Refuse what would change the numbers and is not computed here."""
-    if keys.get("rope.scaling.type", "none") != "none" or "rope_freqs.weight" in tensor_names:
-        raise ModelLoadError("scaled rotary embeddings are not supported yet", reason="UnsupportedModel")
     if keys.get("expert_count", 0):
         raise ModelLoadError("mixtures of experts are not supported yet", reason="UnsupportedModel")
     rotated = keys.get("rope.dimension_count", None)
@@ -114,34 +129,32 @@ def config_from_hf(fields: dict[str, Any], tensor_names: frozenset[str]) -> Llam
         )
     keys = _Keys(fields, "")
     rope = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
-    _refuse_hf_extras(fields, rope)
+    _refuse_hf_extras(fields)
     num_heads = keys.number("num_attention_heads")
     hidden_size = keys.number("hidden_size")
+    head_dim = keys.number("head_dim", hidden_size // num_heads)
+    theta = float(rope.get("rope_theta") or fields.get("rope_theta") or 10000.0)
     return LlamaConfig(
         num_layers=keys.number("num_hidden_layers"),
         hidden_size=hidden_size,
         intermediate_size=keys.number("intermediate_size"),
         num_heads=num_heads,
         num_kv_heads=keys.number("num_key_value_heads", num_heads),
-        head_dim=keys.number("head_dim", hidden_size // num_heads),
+        head_dim=head_dim,
         vocab_size=keys.number("vocab_size"),
         max_model_len=_hf_context(fields, keys.number("max_position_embeddings")),
-        rope_theta=float(rope.get("rope_theta") or fields.get("rope_theta") or 10000.0),
+        rope_theta=theta,
         rms_norm_eps=float(keys.get("rms_norm_eps")),
         has_tied_embeddings=bool(fields.get("tie_word_embeddings")),
         has_qkv_bias="model.layers.0.self_attn.q_proj.bias" in tensor_names,
         has_qk_norm="model.layers.0.self_attn.q_norm.weight" in tensor_names,
+        rope_divisors=divisors_from_hf(rope, head_dim, theta),
         eos_token_ids=_token_ids(fields.get("eos_token_id")),
     )
 
 
-def _refuse_hf_extras(fields: dict[str, Any], rope: dict[str, Any]) -> None:
+def _refuse_hf_extras(fields: dict[str, Any]) -> None:
     """Refuse what would change the numbers and is not computed here."""
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind != "default":
-        raise ModelLoadError(
-            f"rotary embeddings of type {kind!r} are not supported yet", reason="UnsupportedModel"
-        )
     if float(fields.get("partial_rotary_factor") or 1.0) != 1.0:
         raise ModelLoadError("partial rotary embeddings are not supported yet", reason="UnsupportedModel")
     if fields.get("hidden_act", "silu") != "silu":

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from tidemill_engine.models.rotary import frequencies
 from tidemill_kernels.rms_norm.triton_kernel import add_rms_norm
 from tidemill_kernels.rope_kv_write import NARROW_MOST, QkvLayout, Rotation
 from tidemill_kernels.rope_kv_write.triton_kernel import rope_kv_write
@@ -161,5 +162,5 @@ class DeviceLlama:
 
 def _angles(config: LlamaConfig, max_positions: int) -> torch.Tensor:
     """Return every position's angles: `[max_positions, head_dim / 2]` float32."""
-    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
-    return torch.outer(torch.arange(max_positions, dtype=torch.float32), 1.0 / config.rope_theta**exponents)
+    frequency = torch.from_numpy(frequencies(config))
+    return torch.outer(torch.arange(max_positions, dtype=torch.float32), frequency)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from tidemill_engine.models.llama_weights import LlamaLayer, LlamaWeights, Placement, load_llama_weights
+from tidemill_engine.models.rotary import frequencies
 from tidemill_engine.parallel.group import Alone, RankGroup
 from tidemill_kernels.paged_attention import AttentionPlan, paged_attention, store_kv
 from tidemill_kernels.rms_norm import rms_norm
@@ -75,7 +76,7 @@ class LlamaModel:
         self.group = group
         self.config = weights.config
         self.dtype = weights.embedding.dtype
-        self._rope = RopeTable(self.config.head_dim, max_model_len, self.config.rope_theta, self.dtype)
+        self._rope = RopeTable(torch.from_numpy(frequencies(self.config)), max_model_len, self.dtype)
         self._embedding = weights.embedding
         self._layers = weights.layers
         self._norm = weights.norm

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tidemill_engine.errors import ModelLoadError
+from tidemill_engine.models.rotary import frequencies
 from tidemill_kernels.native.engine import EngineShape, NativeEngine, Part, StoredTensor, stored_array
 
 if TYPE_CHECKING:
@@ -129,8 +130,6 @@ def _stored(source: StoredWeights, name: str) -> StoredTensor:
 
 def _set_angles(engine: NativeEngine, config: LlamaConfig) -> None:
     """Compute the cosines and sines of every position, in float32 as transformers does."""
-    exponents = np.arange(0, config.head_dim, 2, dtype=np.float32) / np.float32(config.head_dim)
-    frequency = (1.0 / np.float32(config.rope_theta) ** exponents).astype(np.float32)
-    angles = np.outer(np.arange(engine.shape.max_positions, dtype=np.float32), frequency)
+    angles = np.outer(np.arange(engine.shape.max_positions, dtype=np.float32), frequencies(config))
     engine.set(Part.COSINES, np.cos(angles, dtype=np.float32))
     engine.set(Part.SINES, np.sin(angles, dtype=np.float32))

@@ -7,7 +7,7 @@ computes: values are numpy's, in float32, or in uint16 where they are bfloat16.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -120,6 +120,9 @@ class GgufWeights:
         self._is_permuted = self._head.metadata["general.architecture"] == "llama"
         self._read_bytes = 0
         self._unread = set(self._head.tensors)
+        if "rope_freqs.weight" in self._head.tensors:  # what Llama 3.1 divides its frequencies by
+            divisors = self._dequantised(self._take("rope_freqs.weight"))
+            self._config = replace(self._config, rope_divisors=tuple(divisors.tolist()))
 
     @property
     def config(self) -> LlamaConfig:

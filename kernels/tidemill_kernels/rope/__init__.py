@@ -10,15 +10,16 @@ __all__ = ["RopeTable", "apply_rope", "rope_reference"]
 
 
 class RopeTable:
-    """Cosines and sines of every position, computed once in float32: `[max_positions, head_dim / 2]`."""
+    """Cosines and sines of every position, computed once in float32: `[max_positions, head_dim]`.
 
-    def __init__(self, head_dim: int, max_positions: int, theta: float, dtype: torch.dtype) -> None:
-        exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
-        inverse_frequency = 1.0 / theta**exponents
-        angles = torch.outer(torch.arange(max_positions, dtype=torch.float32), inverse_frequency)
+    frequency: radians from one position to the next, `[head_dim / 2]` float32.
+    """
+
+    def __init__(self, frequency: torch.Tensor, max_positions: int, dtype: torch.dtype) -> None:
+        angles = torch.outer(torch.arange(max_positions, dtype=torch.float32), frequency)
         both_halves = torch.cat([angles, angles], dim=-1)
         self._cos = both_halves.cos().to(dtype)
-        half = head_dim // 2
+        half = len(frequency)
         sin = both_halves.sin()
         sin[:, :half].neg_()
         self._signed_sin = sin.to(dtype)
