@@ -97,6 +97,16 @@ def test_without_pytest_the_check_says_so_and_does_not_fail(monkeypatch: pytest.
     assert "no tests in" in run_kernel_tests(rehearsal(), Path("/nowhere")).why_not
 
 
+def test_a_run_in_which_no_test_was_found_fails_the_check(tmp_path: Path) -> None:
+    directory = tmp_path / "tests" / "kernels"
+    directory.mkdir(parents=True)
+    (directory / "test_triton_nothing.py").write_text("")
+    findings = make_findings()
+    findings.tests = run_kernel_tests(rehearsal(), tmp_path)
+    assert not findings.is_right
+    assert "pytest ended with 5" in findings.as_markdown()
+
+
 def test_only_what_was_asked_for_is_reported() -> None:
     findings = make_findings()
     assert "|" not in findings.as_markdown()

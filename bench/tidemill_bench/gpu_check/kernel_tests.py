@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ET
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tidemill_bench.gpu_check.place import Place
@@ -59,10 +59,12 @@ def run_kernel_tests(place: Place, root: Path = _ROOT) -> Tested:
             )
         except subprocess.TimeoutExpired:
             return Tested(failed=[f"not done after {_MAX_SECONDS:.0f} s"], seconds=_MAX_SECONDS)
-        if not report.exists():
-            said = (ran.stdout + ran.stderr).decode(errors="replace").strip()
-            return Tested(failed=[f"pytest ended with {ran.returncode}: {said[-500:]}"])
-        return read_report(report.read_text())
+        tested = read_report(report.read_text()) if report.exists() else Tested()
+        if ran.returncode == 0 or tested.failed:
+            return tested
+        # Broken before a test was named, or none was found.
+        said = (ran.stdout + ran.stderr).decode(errors="replace").strip()
+        return replace(tested, failed=[f"pytest ended with {ran.returncode}: {said[-500:]}"])
 
 
 def _command(place: Place, root: Path, files: list[str], report: Path) -> list[str]:
