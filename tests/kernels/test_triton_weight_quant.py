@@ -88,7 +88,9 @@ def test_unpacks_what_was_packed(layout: Literal["awq", "gptq"]) -> None:
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("layout", ["awq", "gptq"])
-@pytest.mark.parametrize(("tokens", "inputs", "outputs", "group"), [(1, 128, 40, 32), (19, 256, 136, 128)])
+@pytest.mark.parametrize(
+    ("tokens", "inputs", "outputs", "group"), [(1, 128, 40, 32), (19, 256, 136, 128), (3, 192, 40, 96)]
+)
 def test_multiplies_by_four_bit_weights(
     tokens: int, inputs: int, outputs: int, group: int, layout: Literal["awq", "gptq"], dtype: torch.dtype
 ) -> None:
@@ -99,8 +101,13 @@ def test_multiplies_by_four_bit_weights(
 
 
 def test_refuses_groups_that_no_tile_divides() -> None:
-    with pytest.raises(ValueError, match="48"):
-        plan_product(4, group_size=48)
+    with pytest.raises(ValueError, match="24"):
+        plan_product(4, group_size=24)
+
+
+def test_an_iteration_takes_the_largest_power_of_two_that_divides_a_group() -> None:
+    found = {size: plan_product(4, group_size=size).inputs for size in (16, 48, 96, 128, 8928)}
+    assert found == {16: 16, 48: 16, 96: 32, 128: 64, 8928: 32}
 
 
 def test_tiles_cover_every_row_and_column() -> None:

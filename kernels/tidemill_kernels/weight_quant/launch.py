@@ -28,8 +28,9 @@ def plan_product(num_tokens: int, group_size: int | None = None) -> ProductLaunc
     A group of weights that shares a scale is never split over iterations of different scale: `inputs` divides
     `group_size`. Raises ValueError for a group that no tile divides.
     """
-    inputs = 64 if group_size is None else min(64, group_size)
-    if inputs < 16 or inputs & (inputs - 1) or (group_size is not None and group_size % inputs):
+    # The largest power of two that divides the group.
+    inputs = 64 if group_size is None else min(64, group_size & -group_size)
+    if inputs < 16:
         raise ValueError(f"group sizes are multiples of a power of two of at least 16, not {group_size}")
     rows = max(16, min(128, next_power_of_two(num_tokens)))
     is_small = rows <= 32
