@@ -7,6 +7,7 @@ The bytes stay in the page cache until they are asked for.
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ class SafetensorsFile:
             self._start = 8 + length
             for name in self._head:
                 self._check(name)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ModelLoadError(f"the safetensors file {path.name} is broken: {error}") from error
         except OSError as error:
             raise ModelLoadError(f"{path} can't be read: {error.strerror}") from error
@@ -66,6 +67,10 @@ class SafetensorsFile:
         """Return a tensor's dtype as the format names it."""
         return str(self._head[name]["dtype"])
 
+    def shape_of(self, name: str) -> tuple[int, ...]:
+        """Return a tensor's shape."""
+        return tuple(self._head[name]["shape"])
+
     def raw(self, name: str, dtypes: tuple[str, ...]) -> npt.NDArray[Any]:
         """Return a tensor as it is: `dtypes` are those that it may have, float8 as its bits."""
         found = self.dtype_of(name)
@@ -83,9 +88,19 @@ class SafetensorsFile:
     def _check(self, name: str) -> None:
         """Raise unless a tensor's bytes lie within the file and fill its shape."""
         entry = self._head[name]
-        begin, end = entry["data_offsets"]
+        begin, end = _whole_numbers(name, entry["data_offsets"])
         if not 0 <= begin <= end <= len(self._data) - self._start:
             raise ValueError(f"tensor {name} reaches past its end")
-        dtype = _RAW.get(entry["dtype"])
-        if dtype is not None and end - begin != int(np.prod(entry["shape"])) * dtype.itemsize:
-            raise ValueError(f"tensor {name} has {end - begin} bytes for a shape of {entry['shape']}")
+        dtype, shape = _RAW.get(entry["dtype"]), _whole_numbers(name, entry["shape"])
+        if dtype is None:
+            return
+        if end - begin != math.prod(shape) * dtype.itemsize:
+            raise ValueError(f"tensor {name} has {end - begin} bytes for a shape of {shape}")
+        self._view(name, dtype)  # an empty one may still be too wide
+
+
+def _whole_numbers(name: str, values: object) -> list[int]:
+    """Return a list of sizes or places of a tensor, none of them negative."""
+    if isinstance(values, list) and all(type(value) is int and value >= 0 for value in values):
+        return values
+    raise ValueError(f"tensor {name} has {values!r} where whole numbers belong")
