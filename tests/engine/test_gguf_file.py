@@ -100,6 +100,16 @@ def test_rotary_embeddings_are_scaled_as_the_file_says(tmp_path: Path) -> None:
     each = open_weights(tmp_path / "each.gguf")
     assert each.config.rope_divisors == tuple(divisors.tolist())
     assert "rope_freqs.weight" not in each.unread()
+
+    def both(writer: gguf.GGUFWriter) -> None:
+        linear(writer)
+        writer.add_tensor("rope_freqs.weight", divisors)
+
+    write_gguf(tmp_path / "both.gguf", change=both)
+    assert open_weights(tmp_path / "both.gguf").config.rope_divisors == tuple((4.0 * divisors).tolist())
+    write_gguf(tmp_path / "zero.gguf", change=lambda w: w.add_tensor("rope_freqs.weight", 0 * divisors))
+    with pytest.raises(ModelLoadError, match="rotary embeddings"):
+        open_weights(tmp_path / "zero.gguf")
     plain = replace(each.config, rope_divisors=())
     np.testing.assert_allclose(frequencies(each.config) * divisors, frequencies(plain), rtol=1e-6)
 

@@ -138,6 +138,8 @@ def test_what_is_not_computed_is_refused_with_what_is(said: dict[str, Any], word
         ("gptq", {"checkpoint_format": "gptq_v2"}, "gptq_v2"),
         ("gptq", {"dynamic": {"x": {}}}, "dynamic"),
         ("fp8", {"fmt": "e5m2"}, "e5m2"),
+        ("fp8", {"weight_block_size": ["a", "b"]}, "weight_block_size .* two sizes"),
+        ("fp8", {"weight_block_size": [128, 0]}, "weight_block_size .* two sizes"),
         ("packed", {"format": "marlin-24"}, "marlin-24 with 4 bits of int by group"),
         ("packed", {"config_groups": {}}, "one group"),
     ],
@@ -145,6 +147,74 @@ def test_what_is_not_computed_is_refused_with_what_is(said: dict[str, Any], word
 def test_other_methods_refuse_too(method: str, said: dict[str, Any], words: str) -> None:
     with pytest.raises(ModelLoadError, match=words):
         format_of({"quantization_config": CONFIGS[method] | said})
+
+
+@pytest.mark.parametrize("sizes", [None, "128x128", [128.0, 128]], ids=str)
+def test_blocks_without_sizes_are_refused(sizes: object) -> None:
+    weights = {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": sizes}
+    said = {
+        "quant_method": "compressed-tensors",
+        "format": "float-quantized",
+        "config_groups": {"a": {"weights": weights}},
+    }
+    with pytest.raises(ModelLoadError, match=r"block_structure .* two sizes"):
+        format_of({"quantization_config": said})
+
+
+def replace_tensors(directory: Path, **parts: torch.Tensor) -> None:
+    """Put other tensors in the place of one matrix's."""
+    tensors = load_file(directory / "model.safetensors")
+    kept = {name: tensor for name, tensor in tensors.items() if not name.startswith(UP)}
+    save_file(
+        kept | {f"{UP}.{part}": tensor for part, tensor in parts.items()}, directory / "model.safetensors"
+    )
+
+
+def test_blocks_need_not_divide_a_matrix(tmp_path: Path) -> None:
+    quantized, _ = save_quantized(tmp_path, "fp8-blocks")
+    numbers, scales = torch.randn(24, 84).to(torch.float8_e4m3fn), torch.rand(2, 3) + 0.5
+    replace_tensors(quantized, weight=numbers, weight_scale_inv=scales)
+    wide = scales.repeat_interleave(16, 0)[:24].repeat_interleave(32, 1)[:, :84]
+    values, x = numbers.float() * wide, torch.randn(3, 84)
+    matrix = open_weights(quantized).quantized(UP + ".weight")
+    assert matrix is not None
+    there = CheckpointLinears(torch.device("cpu"), torch.float32, HostDevice.gpu)
+    for outputs, inputs in ((slice(0, 24), slice(0, 84)), (slice(12, 24), slice(32, 84))):
+        part = matrix.part(outputs, inputs)
+        np.testing.assert_array_equal(part.values(), values[outputs, inputs].numpy())
+        wanted = x[:, inputs] @ values[outputs, inputs].T
+        torch.testing.assert_close(there.make(part, None)(x[:, inputs].contiguous()), wanted)
+
+
+def test_outputs_that_fill_no_word_are_an_error(tmp_path: Path) -> None:
+    quantized, _ = save_quantized(tmp_path, "gptq")
+    replace_tensors(
+        quantized,
+        qweight=torch.zeros(8, 12, dtype=torch.int32),
+        qzeros=torch.zeros(2, 1, dtype=torch.int32),
+        scales=torch.ones(2, 12).half(),
+    )
+    with pytest.raises(ModelLoadError, match="12 outputs, eight to a word"):
+        open_weights(quantized).quantized(UP + ".weight")
+
+
+@pytest.mark.parametrize(("method", "part"), [("gptq", "qweight"), ("awq", "scales"), ("fp8", "weight")])
+def test_a_part_without_two_sides_is_an_error(tmp_path: Path, method: str, part: str) -> None:
+    quantized, _ = save_quantized(tmp_path, method)
+    tensors = load_file(quantized / "model.safetensors")
+    flat = {f"{UP}.{part}": tensors[f"{UP}.{part}"].flatten()}
+    save_file(tensors | flat, quantized / "model.safetensors")
+    with pytest.raises(ModelLoadError, match=f"{part} of shape .* no part of a quantised matrix"):
+        open_weights(quantized).quantized(UP + ".weight")
+
+
+@pytest.mark.parametrize("kind", ["quantized", "plain"])
+def test_a_matrix_of_another_shape_than_the_configuration_says_is_an_error(tmp_path: Path, kind: str) -> None:
+    save_quantized(tmp_path, "awq")
+    config = json.loads((tmp_path / kind / "config.json").read_text())
+    (tmp_path / kind / "config.json").write_text(json.dumps(config | {"intermediate_size": 128}))
+    with pytest.raises(ModelLoadError, match=r"gate_proj.weight is of shape \(96, 64\), not \(128, 64\)"):
+        load_on_host(tmp_path / kind)
 
 
 def test_inputs_in_another_order_are_not_divided(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tidemill_engine.models.config import LlamaConfig
+from tidemill_engine.models.llama_weights import tensor_shape
 
 LLAMA_8B = LlamaConfig(
     num_layers=32,
@@ -63,7 +64,7 @@ class RandomWeights:
 
     def values(self, name: str) -> npt.NDArray[np.uint16]:
         """Return a tensor in bfloat16, its upper half of a float32; norms are 1."""
-        shape = self._shape(name)
+        shape = tensor_shape(self._config, name)
         if name.endswith("norm.weight"):
             return np.full(shape, 0x3F80, dtype=np.uint16)
         upper = (self._pool >> 16).astype(np.uint16)
@@ -81,23 +82,6 @@ class RandomWeights:
     def unread(self) -> list[str]:
         """Return no names."""
         return []
-
-    def _shape(self, name: str) -> tuple[int, ...]:
-        config = self._config
-        hidden, mlp = config.hidden_size, config.intermediate_size
-        part = name.split(".")[-2]
-        matrices = {
-            "q_proj": (config.query_size, hidden),
-            "k_proj": (config.kv_size, hidden),
-            "v_proj": (config.kv_size, hidden),
-            "o_proj": (hidden, config.query_size),
-            "gate_proj": (mlp, hidden),
-            "up_proj": (mlp, hidden),
-            "down_proj": (hidden, mlp),
-            "embed_tokens": (config.vocab_size, hidden),
-            "lm_head": (config.vocab_size, hidden),
-        }
-        return matrices.get(part, (hidden,))
 
 
 def num_weight_bytes(config: LlamaConfig, itemsize: int) -> int:

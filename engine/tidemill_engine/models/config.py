@@ -6,6 +6,7 @@ ignored.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +45,11 @@ class LlamaConfig:
             )
         if self.head_dim % 2:
             raise ModelLoadError(f"rotary embeddings need an even head size, not {self.head_dim}")
+        for name in ("rope_theta", "rms_norm_eps"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ModelLoadError(f"{name} must be a number above 0, not {getattr(self, name)}")
+        if not all(0 < divisor < math.inf for divisor in self.rope_divisors):
+            raise ModelLoadError("a scale of the rotary embeddings is not a number above 0")
 
     @property
     def query_size(self) -> int:
@@ -168,7 +174,7 @@ def _hf_context(fields: dict[str, Any], max_positions: int) -> int:
     window = fields.get("sliding_window")
     if window is None or not fields.get("use_sliding_window", True):
         return max_positions
-    return min(max_positions, int(window))
+    return min(max_positions, _Keys(fields, "").number("sliding_window"))
 
 
 def _token_ids(value: int | list[int] | None) -> frozenset[int]:

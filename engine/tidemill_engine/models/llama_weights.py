@@ -104,6 +104,27 @@ def load_llama_weights(
     )
 
 
+def tensor_shape(config: LlamaConfig, name: str) -> tuple[int, ...]:
+    """Return the shape of a whole model's tensor by its Hugging Face name."""
+    *_, part, kind = name.split(".")
+    hidden, mlp = config.hidden_size, config.intermediate_size
+    others_than_norms = {
+        "q_proj": (config.query_size, hidden),
+        "k_proj": (config.kv_size, hidden),
+        "v_proj": (config.kv_size, hidden),
+        "o_proj": (hidden, config.query_size),
+        "gate_proj": (mlp, hidden),
+        "up_proj": (mlp, hidden),
+        "down_proj": (hidden, mlp),
+        "embed_tokens": (config.vocab_size, hidden),
+        "lm_head": (config.vocab_size, hidden),
+        "q_norm": (config.head_dim,),
+        "k_norm": (config.head_dim,),
+    }
+    shape = others_than_norms.get(part, (hidden,))
+    return shape[:1] if kind == "bias" else shape
+
+
 _ALL = slice(None)
 
 
@@ -129,6 +150,7 @@ class _LayerLoader:
         """Read one tensor, or the shard's part of it, in the model's dtype."""
         places = self._places(name)
         read = self._source.values(name)
+        self._check(name, read.shape)
         values = torch.from_numpy(np.array(read[places[: read.ndim]]))
         if values.dtype == torch.uint16:
             values = values.view(torch.bfloat16)
@@ -176,7 +198,10 @@ class _LayerLoader:
         if self._placement.make_quantized is None:
             return None
         matrix = self._source.quantized(name)
-        return None if matrix is None else matrix.part(*self._places(name))
+        if matrix is None:
+            return None
+        self._check(name, matrix.shape)
+        return matrix.part(*self._places(name))
 
     def _linear(self, weight: torch.Tensor | QuantizedMatrix, bias: torch.Tensor | None) -> Linear:
         if isinstance(weight, torch.Tensor):
@@ -184,6 +209,14 @@ class _LayerLoader:
         if self._placement.make_quantized is None:
             raise TypeError("nobody here computes with a quantised matrix")
         return self._placement.make_quantized(weight, bias)
+
+    def _check(self, name: str, found: tuple[int, ...]) -> None:
+        """Raise unless a tensor has its shape: kernels read as many numbers as the configuration says."""
+        wanted = tensor_shape(self._source.config, name)
+        if found != wanted:
+            raise ModelLoadError(
+                f"tensor {name} is of shape {found}, not {wanted} as the model's configuration has it"
+            )
 
     def _places(self, name: str) -> tuple[slice, slice]:
         """Return the shard's outputs and inputs of a matrix."""

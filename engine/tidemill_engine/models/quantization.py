@@ -62,12 +62,9 @@ def _gptq(said: dict[str, Any]) -> CheckpointFormat:
 
 def _fp8(said: dict[str, Any]) -> CheckpointFormat:
     _want(said, ("fmt",), "e4m3", "e4m3", default="e4m3")
-    block = said.get("weight_block_size")
-    if block is not None and not (isinstance(block, list) and len(block) == 2 and min(block) >= 1):
-        raise _unsupported("weight_block_size", block, "two sizes")
-    return CheckpointFormat(
-        name="fp8", method="scaled", block=None if block is None else (int(block[0]), int(block[1]))
-    )
+    sizes = said.get("weight_block_size")
+    block = None if sizes is None else _block("weight_block_size", sizes)
+    return CheckpointFormat(name="fp8", method="scaled", block=block)
 
 
 def _compressed(said: dict[str, Any]) -> CheckpointFormat:
@@ -87,8 +84,9 @@ def _compressed(said: dict[str, Any]) -> CheckpointFormat:
     }:
         if strategy not in {"tensor", "channel", "block"}:
             raise _unsupported("weights.strategy", strategy, "tensor, channel or block")
-        sizes = weights.get("block_structure") if strategy == "block" else None
-        return CheckpointFormat(name=name, method="scaled", block=None if sizes is None else tuple(sizes))
+        key = "block_structure"
+        block = _block(f"weights.{key}", weights.get(key)) if strategy == "block" else None
+        return CheckpointFormat(name=name, method="scaled", block=block)
     if stored == "pack-quantized" and kind == ("int", _BITS) and strategy in {"group", "channel"}:
         size = _group_size(weights.get("group_size")) if strategy == "group" else None
         return CheckpointFormat(name=name, method="packed", group_size=size)
@@ -97,6 +95,13 @@ def _compressed(said: dict[str, Any]) -> CheckpointFormat:
         f"{stored} with {kind[1]} bits of {kind[0]} by {strategy}",
         "float-quantized, int-quantized (8 bits) or pack-quantized (4 bits by group or channel)",
     )
+
+
+def _block(key: str, value: object) -> tuple[int, int]:
+    """Return the outputs and inputs that share a scale."""
+    if isinstance(value, list) and len(value) == 2 and all(type(size) is int and size > 0 for size in value):
+        return value[0], value[1]
+    raise _unsupported(key, value, "two sizes")
 
 
 def _group_size(value: object) -> int | None:

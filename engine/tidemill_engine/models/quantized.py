@@ -74,7 +74,7 @@ class Int4Matrix:
                 f"{_PER_WORD} numbers are one word",
                 reason="InvalidConfig",
             )
-        groups, group_size = _regrouped(self.group_size, begin, end)
+        groups, group_size = _regrouped(self.group_size, begin, end, self.shape[1])
         eighths, outs = slice(first // _PER_WORD, last // _PER_WORD), slice(first, last)
         if self.layout == "awq":
             words = self.words[begin:end, eighths]
@@ -146,7 +146,7 @@ class ScaledMatrix:
         if len(self.scales) == 1:
             groups, group_size = np.zeros(1, dtype=np.int64), end - begin
         else:
-            groups, group_size = _regrouped(self.group_size, begin, end)
+            groups, group_size = _regrouped(self.group_size, begin, end, self.shape[1])
         return replace(
             self,
             numbers=self.numbers[outputs, inputs],
@@ -201,9 +201,12 @@ def _float8_table() -> npt.NDArray[np.float32]:
 _FLOAT8 = _float8_table()
 
 
-def _regrouped(group_size: int, begin: int, end: int) -> tuple[npt.NDArray[np.int64], int]:
-    """Return the groups of some inputs, cut small enough to begin and end with them, and their size."""
-    size = math.gcd(group_size, begin, end)
+def _regrouped(group_size: int, begin: int, end: int, inputs: int) -> tuple[npt.NDArray[np.int64], int]:
+    """Return the groups of some inputs, cut small enough to begin and end with them, and their size.
+
+    The last of all inputs need not fill their group.
+    """
+    size = math.gcd(group_size, begin, 0 if end == inputs else end)
     return np.arange(begin, end, size) // group_size, size
 
 

@@ -116,7 +116,7 @@ class SafetensorsWeights:
     def _int4(self, module: str, stored: CheckpointFormat) -> Int4Matrix:
         """Read a matrix of AWQ or GPTQ."""
         words, zeros = self._words(module + ".qweight"), self._words(module + ".qzeros")
-        scales = self._floats(module + ".scales")
+        scales = self._floats(module + ".scales", num_sides=2)
         is_awq = stored.method == "awq"
         inputs = words.shape[0] * (1 if is_awq else 8)
         group_size = stored.group_size or inputs
@@ -139,7 +139,7 @@ class SafetensorsWeights:
     def _packed(self, module: str, stored: CheckpointFormat) -> Int4Matrix:
         """Read a matrix of four bits as compressed-tensors packs it, along its inputs: GPTQ's, turned."""
         packed = self._words(module + ".weight_packed")
-        scales = self._floats(module + ".weight_scale")
+        scales = self._floats(module + ".weight_scale", num_sides=2)
         if module + ".weight_shape" in self._files:
             self._raw(module + ".weight_shape", "I64", "I32")
         if module + ".weight_g_idx" in self._files or module + ".weight_zero_point" in self._files:
@@ -160,15 +160,15 @@ class SafetensorsWeights:
 
     def _scaled(self, module: str, stored: CheckpointFormat) -> ScaledMatrix:
         """Read a matrix of 8 bits; scales: one, one per output, or one per block of both."""
-        numbers = self._raw(module + _WEIGHT, "F8_E4M3", "I8")
+        numbers = self._raw(module + _WEIGHT, "F8_E4M3", "I8", num_sides=2)
         outputs, inputs = numbers.shape
         name = next(module + ending for ending in _SCALES if module + ending in self._files)
         scales = self._floats(name).astype(np.float32)
         if stored.block is not None:
-            rows, group_size = stored.block
+            rows, group_size = min(stored.block[0], outputs), min(stored.block[1], inputs)
             wanted = (-(-outputs // rows), -(-inputs // group_size))
             if scales.shape == wanted:
-                every = np.repeat(scales, rows, axis=0)[:outputs]
+                every = scales[np.arange(outputs) // rows]
                 return ScaledMatrix(
                     numbers=numbers, scales=np.ascontiguousarray(every.T), group_size=group_size
                 )
@@ -178,12 +178,13 @@ class SafetensorsWeights:
         raise ModelLoadError(f"{name} of shape {scales.shape} does not fit {numbers.shape}")
 
     def _words(self, name: str) -> npt.NDArray[np.int32]:
-        words: npt.NDArray[np.int32] = self._raw(name, "I32")
+        words: npt.NDArray[np.int32] = self._raw(name, "I32", num_sides=2)
         return words
 
-    def _floats(self, name: str) -> Scales:
+    def _floats(self, name: str, num_sides: int | None = None) -> Scales:
         """Read scales: float16 as they are, others as float32."""
         file = self._found(name)
+        _check_sides(name, file, num_sides)
         if file.dtype_of(name) == "F16":
             halves: npt.NDArray[np.float16] = self._raw(name, "F16")
             return halves
@@ -193,9 +194,11 @@ class SafetensorsWeights:
             return (values.astype(np.uint32) << 16).view(np.float32)
         return values.astype(np.float32)
 
-    def _raw(self, name: str, *dtypes: str) -> Any:
+    def _raw(self, name: str, *dtypes: str, num_sides: int | None = None) -> Any:
         """Read a tensor as it is, of one of some dtypes."""
-        raw = self._found(name).raw(name, dtypes)
+        file = self._found(name)
+        _check_sides(name, file, num_sides)
+        raw = file.raw(name, dtypes)
         self._note(name, raw.nbytes)
         return raw
 
@@ -213,16 +216,23 @@ class SafetensorsWeights:
         return not self._files[name].values(name).any()
 
 
+def _check_sides(name: str, file: SafetensorsFile, num_sides: int | None) -> None:
+    """Raise unless a tensor has so many sides; None: any number of them."""
+    shape = file.shape_of(name)
+    if num_sides not in {None, len(shape)} or (num_sides is not None and 0 in shape):
+        raise ModelLoadError(f"tensor {name} of shape {shape} is no part of a quantised matrix")
+
+
 def _check_int4(module: str, matrix: Int4Matrix) -> None:
     """Raise unless a matrix's tensors fit one another."""
     outputs, inputs = matrix.shape
     groups = -(-inputs // matrix.group_size)
     wanted = (groups, outputs // 8), (groups, outputs)
     found = matrix.zeros.shape, matrix.scales.shape
-    if found != wanted or inputs % matrix.group_size:
+    if found != wanted or inputs % matrix.group_size or outputs % 8:
         raise ModelLoadError(
-            f"{module}: zeros {found[0]} and scales {found[1]} do not fit {outputs} outputs of {inputs} "
-            f"inputs in groups of {matrix.group_size}"
+            f"{module}: zeros {found[0]} and scales {found[1]} do not fit {outputs} outputs, eight to a "
+            f"word, of {inputs} inputs in groups of {matrix.group_size}"
         )
 
 
@@ -232,7 +242,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         fields = json.loads(path.read_text())
     except FileNotFoundError as error:
         raise ModelLoadError(f"there is no {path}", reason="ModelNotFound") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelLoadError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(fields, dict):
         raise ModelLoadError(f"{path} is not a JSON object")

@@ -122,7 +122,8 @@ class GgufWeights:
         self._unread = set(self._head.tensors)
         if "rope_freqs.weight" in self._head.tensors:  # what Llama 3.1 divides its frequencies by
             divisors = self._dequantised(self._take("rope_freqs.weight"))
-            self._config = replace(self._config, rope_divisors=tuple(divisors.tolist()))
+            evenly = (self._config.rope_divisors or (1.0,))[0]  # llama.cpp computes both
+            self._config = replace(self._config, rope_divisors=tuple((divisors * evenly).tolist()))
 
     @property
     def config(self) -> LlamaConfig:
