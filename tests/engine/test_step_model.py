@@ -179,7 +179,15 @@ INF = float("inf")
         ("nobody decodes: all of the budget", Sizer([0.001]), {"num_decodes": 0}, 512, 512),
         ("a generous SLO: all of the budget", Sizer([9.0, INF]), {"num_decodes": 2}, 512, 512),
         ("the tightest SLO counts", Sizer([9.0, 0.05]), {"num_decodes": 2}, 150, 250),
-        ("an SLO that can't be kept still moves prompts", Sizer([0.001]), {"num_decodes": 1}, 32, 32),
+        (
+            "an SLO that decoding alone breaks: half as much again",
+            Sizer([0.001]),
+            {"num_decodes": 64},
+            40,
+            60,
+        ),
+        ("it does not loosen another's", Sizer([0.001, 0.0085]), {"num_decodes": 2}, 32, 32),
+        ("an SLO that chunks break still moves prompts", Sizer([0.0085]), {"num_decodes": 1}, 32, 32),
         (
             "no SLO: five times the last decode step",
             Sizer([INF]),

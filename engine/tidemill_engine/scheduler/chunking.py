@@ -25,6 +25,11 @@ MAX_MIXED_RATIO = 5.0
 
 At 3 a burst's last prompts wait a fifth to a quarter longer than at 5, for gaps that are a third shorter.
 """
+LOST_SLO_RATIO = 1.5
+"""An SLO that a step without a chunk does not keep either is taken for so many times such a step.
+
+Otherwise a wish for the impossible would slow down everybody's prompts and help nobody.
+"""
 
 
 def largest_chunk(
@@ -88,8 +93,10 @@ class FittedChunks:
             self._last_budget = num_decodes + step.token_budget
             return step.token_budget
         decodes = StepFeatures(num_decodes, float(step.context_tokens), 0.0, num_decodes)
-        tightest = float(np.min(self._itl_slo_seconds()[step.rows]))
         predict = self._model.predict_p90
+        slos = self._itl_slo_seconds()[step.rows]
+        alone = predict(decodes)
+        tightest = float(np.min(np.where(slos < alone, LOST_SLO_RATIO * alone, slos)))
         if not np.isfinite(tightest):
             predict = self._model.predict
             tightest = MAX_MIXED_RATIO * max(self._last_decode_seconds, predict(decodes))
