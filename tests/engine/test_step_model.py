@@ -181,7 +181,7 @@ INF = float("inf")
         ("the tightest SLO counts", Sizer([9.0, 0.05]), {"num_decodes": 2}, 150, 250),
         (
             "an SLO that decoding alone breaks: half as much again",
-            Sizer([0.001]),
+            Sizer([0.001] * 64),
             {"num_decodes": 64},
             40,
             60,
