@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tidemill_engine.errors import ModelLoadError
-from tidemill_engine.parallel.group import Alone
+from tidemill_engine.parallel.group import Alone, RankGroup
 from tidemill_engine.runner.gpu import attention_choice
 from tidemill_engine.runner.gpu.attention import AttentionBackend, Sequences, TidemillAttention
 from tidemill_engine.runner.gpu.attention_choice import AttentionDemand, choose_backend
@@ -26,7 +26,7 @@ DEMAND = AttentionDemand(
     heads=HeadShape(num_heads=4, num_kv_heads=2, head_dim=16),
     block_size=256,
     scale=0.25,
-    dtype=torch.float32,
+    dtype=torch.bfloat16,
     has_graphs=False,
 )
 
@@ -102,11 +102,13 @@ def choose(
     caplog: pytest.LogCaptureFixture,
     wanted: Any = "auto",
     device: HostDevice | None = None,
+    group: RankGroup | None = None,
     **changes: Any,
 ) -> tuple[AttentionBackend, str]:
     caplog.set_level(logging.INFO)
     caplog.clear()
-    found = choose_backend(wanted, replace(DEMAND, **changes), device or HostDevice(), Alone())
+    demand = replace(DEMAND, **changes)
+    found = choose_backend(wanted, demand, device or HostDevice(), group or Alone())
     (record,) = caplog.records
     return found, record.message
 
@@ -124,6 +126,7 @@ def test_says_which_attention_computes_and_why_without_measuring(
         "flash-attn needs --block-size 256, not 16; flashinfer captures no graphs"
     )
     assert "does not read a narrow KV cache" in choose(caplog, is_narrow=True)[1]
+    assert choose(caplog, dtype=torch.float32)[1].count("computes no float32") == 2
     found, said = choose(caplog, "flash-attn")
     assert isinstance(found, FlashAttention)
     assert said == "attention by flash-attn: asked for"
@@ -135,6 +138,7 @@ def test_says_which_attention_computes_and_why_without_measuring(
     [
         ("flash-attn", {"block_size": 16}, "needs --block-size 256, not 16"),
         ("flashinfer", {"is_narrow": True}, "narrow KV cache"),
+        ("flash-attn", {"dtype": torch.float32}, "no float32"),
     ],
 )
 def test_a_library_that_can_not_compute_what_is_asked_for_is_refused(
@@ -193,11 +197,32 @@ def test_a_library_that_fails_when_it_is_measured_is_named_and_left_out(
     assert said.endswith("; flash-attn fails: RuntimeError: no kernel image")
 
 
+def test_a_library_that_fails_on_another_rank_is_left_out(
+    caplog: pytest.LogCaptureFixture, installed: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Two(Alone):
+        """A rank beside which another can't take the second of what is asked about."""
+
+        answers = iter((1, 0))
+
+        def least(self, number: int) -> int:
+            return min(number, next(self.answers))
+
+    installed.add("flash_attn")
+    device = ScriptedDevice()
+    ours = StandIn(device, 1.0, 1.0)
+    monkeypatch.setattr(attention_choice, "TidemillAttention", lambda *_, **__: ours)
+    monkeypatch.setattr(attention_choice, "_library", lambda *_: StandIn(device, 0.1, 0.1))
+    found, said = choose(caplog, device=device, group=Two())
+    assert found is ours  # type: ignore[comparison-overlap]
+    assert said.endswith("; flash-attn fails on another rank")
+
+
 @pytest.mark.slow
 def test_our_own_kernel_is_measured_as_it_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention_choice, "NUM_ROWS", 2)
     monkeypatch.setattr(attention_choice, "CONTEXT_TOKENS", 9)
-    demand = replace(DEMAND, block_size=4)
+    demand = replace(DEMAND, block_size=4, dtype=torch.float32)
     ours = choose_backend("tidemill", demand, HostDevice(), Alone())
     measured = attention_choice.measure(ours, demand, HostDevice())
     assert measured.decode_seconds > 0

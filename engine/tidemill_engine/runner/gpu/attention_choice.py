@@ -116,7 +116,10 @@ def _fastest(
                 raise
             reasons.append(f"{name} fails: {type(error).__name__}: {error}")
     names = list(found)
-    best = min(measured, key=lambda name: measured[name].seconds)
+    # What fails on one rank no rank may take. All ask in the same order.
+    common = [name for name in names if group.least(int(name in measured))]
+    reasons += [f"{name} fails on another rank" for name in measured if name not in common]
+    best = min(common, key=lambda name: measured[name].seconds)
     if measured[best].seconds >= WORTH_IT * measured[_OURS].seconds:
         best = _OURS
     chosen = torch.tensor([names.index(best)], device=device.torch_device)
@@ -142,6 +145,8 @@ def _hindrance(
     """Say why a library can't, or should not unless it is asked for, compute this; None if it can."""
     if demand.is_narrow:
         return "does not read a narrow KV cache with our scales; take --attention-backend tidemill"
+    if demand.dtype == torch.float32:
+        return "computes no float32"
     if name == "flash-attn" and demand.block_size % FLASH_BLOCK_SIZE:
         return f"needs --block-size {FLASH_BLOCK_SIZE}, not {demand.block_size}"
     if name == "flashinfer" and demand.has_graphs and not is_asked_for:
