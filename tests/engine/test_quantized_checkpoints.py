@@ -136,6 +136,9 @@ def test_what_is_not_computed_is_refused_with_what_is(said: dict[str, Any], word
     ("method", "said", "words"),
     [
         ("gptq", {"checkpoint_format": "gptq_v2"}, "gptq_v2"),
+        ("gptq", {"format": "gptq_v2"}, "format 'gptq_v2'"),
+        ("gptq", {"checkpoint_format": "gptq", "format": "GPTQ_V2"}, "format 'gptq_v2'"),
+        ("awq", {"version": None, "format": "gemv"}, "format 'gemv'"),
         ("gptq", {"dynamic": {"x": {}}}, "dynamic"),
         ("fp8", {"fmt": "e5m2"}, "e5m2"),
         ("fp8", {"weight_block_size": ["a", "b"]}, "weight_block_size .* two sizes"),

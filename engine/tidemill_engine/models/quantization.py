@@ -46,7 +46,7 @@ def format_of(fields: dict[str, Any]) -> CheckpointFormat | None:
 
 def _awq(said: dict[str, Any]) -> CheckpointFormat:
     _want(said, ("bits", "w_bit"), _BITS, "4")
-    _want(said, ("version",), "gemm", "gemm", default="gemm")
+    _want(said, ("version", "format"), "gemm", "gemm", default="gemm")
     _want(said, ("zero_point",), True, "true", default=True)
     size = _group_size(said.get("group_size", said.get("q_group_size", 128)))
     return CheckpointFormat(name="awq", method="awq", group_size=size)
@@ -54,7 +54,7 @@ def _awq(said: dict[str, Any]) -> CheckpointFormat:
 
 def _gptq(said: dict[str, Any]) -> CheckpointFormat:
     _want(said, ("bits",), _BITS, "4")
-    _want(said, ("checkpoint_format",), "gptq", "gptq", default="gptq")
+    _want(said, ("checkpoint_format", "format"), "gptq", "gptq", default="gptq")
     if said.get("dynamic"):
         raise _unsupported("dynamic", said["dynamic"], "one way for all matrices")
     return CheckpointFormat(name="gptq", method="gptq", group_size=_group_size(said.get("group_size", 128)))
@@ -119,12 +119,12 @@ _MISSING = object()
 def _want(
     said: dict[str, Any], keys: tuple[str, ...], wanted: object, words: str, default: object = _MISSING
 ) -> None:
-    """Refuse another value than the one that is computed here."""
-    found = next((said[key] for key in keys if said.get(key) is not None), default)
-    if isinstance(found, str):
-        found = found.lower()
-    if found != wanted:
-        raise _unsupported(keys[0], None if found is _MISSING else found, words)
+    """Refuse another value than the one that is computed here, by whichever of its names it is said."""
+    given = {key: said[key] for key in keys if said.get(key) is not None}
+    for key, value in (given or {keys[0]: default}).items():
+        found = value.lower() if isinstance(value, str) else value
+        if found != wanted:
+            raise _unsupported(key, None if found is _MISSING else found, words)
 
 
 def _unsupported(key: str, value: object, wanted: str) -> ModelLoadError:
