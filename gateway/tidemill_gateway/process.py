@@ -138,7 +138,8 @@ async def _leave(config: ProcessConfig, site: web.TCPSite, app: web.Application,
 
     Whoever leads clients here may learn late that this pod leaves: an ingress that reloads slowly, or an
     operator that starts anew just then and has not yet written the endpoints. So a grace in which a request
-    came is followed by another, for at most half of the time that streams have to finish.
+    came is followed by another, for at most half of the time that streams have to finish; a grace of no time
+    by none.
     """
     traffic = app[TRAFFIC]
     traffic.is_closing = True
@@ -148,7 +149,7 @@ async def _leave(config: ProcessConfig, site: web.TCPSite, app: web.Application,
         num_begun = traffic.num_begun
         logger.info("leaving: accepting for %g s more", grace)
         await sleep(grace)
-        if traffic.num_begun == num_begun or left - grace < least_left:
+        if traffic.num_begun == num_begun or not 0.0 < grace <= left - least_left:
             break
         left -= grace
     await site.stop()

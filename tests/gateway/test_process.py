@@ -1,8 +1,8 @@
 """The whole process on loopback: from the API server's lists to a streamed answer, and a graceful end."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import aiohttp
@@ -29,18 +29,21 @@ class Process:
     grace_over: asyncio.Event
     graces: list[float]
     task: asyncio.Future[None]
+    during_graces: list[Callable[[], Awaitable[object]]]
+    """What happens in every grace."""
 
     async def status(self, url: str) -> int:
         async with self.client.get(url) as response:
             return response.status
 
 
-def config(shutdown_timeout_seconds: float = 60.0) -> ProcessConfig:
+def config(shutdown_timeout_seconds: float = 60.0, shutdown_grace_seconds: float = 5.0) -> ProcessConfig:
     return ProcessConfig(
         host="127.0.0.1",
         port=0,
         admin_host="127.0.0.1",
         admin_port=0,
+        shutdown_grace_seconds=shutdown_grace_seconds,
         shutdown_timeout_seconds=shutdown_timeout_seconds,
     )
 
@@ -50,11 +53,15 @@ async def process(upstream_port: int, settings: ProcessConfig) -> AsyncIterator[
     ports: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
     stopping, grace_begun, grace_over = asyncio.Event(), asyncio.Event(), asyncio.Event()
     graces: list[float] = []
+    during_graces: list[Callable[[], Awaitable[object]]] = []
 
     async def sleep(seconds: float) -> None:
         grace_begun.set()
         graces.append(seconds)
+        assert len(graces) < 20, "a leaving gateway accepts for ever"
         await grace_over.wait()
+        for happens in during_graces:
+            await happens()
 
     async with run_fake_api_server() as (server, api), aiohttp.ClientSession() as client:
         for kind, raw in zip(
@@ -83,6 +90,7 @@ async def process(upstream_port: int, settings: ProcessConfig) -> AsyncIterator[
             grace_over=grace_over,
             graces=graces,
             task=task,
+            during_graces=during_graces,
         )
         while await running.status(f"{running.admin_url}/health/ready") != 200:
             pass
@@ -172,19 +180,18 @@ async def test_a_grace_in_which_a_request_came_is_followed_by_another(num_late: 
         assert running.graces == [5.0] * num_graces
 
 
-async def test_requests_without_end_do_not_keep_a_leaving_gateway() -> None:
-    async def forever(running: Process) -> None:
-        while not running.task.done():
-            with suppress(aiohttp.ClientError):
-                await running.status(f"{running.url}/v1/models")
-
-    async with run_upstream(answer) as port, process(port, config(20.0)) as running:
-        asking = asyncio.create_task(forever(running))
+@pytest.mark.parametrize(
+    ("limit", "grace", "num_graces"), [(20.0, 5.0, 3), (22.0, 5.0, 3), (8.0, 5.0, 1), (20.0, 0.0, 1)]
+)
+async def test_requests_without_end_keep_a_leaving_gateway_for_half_of_its_timeout(
+    limit: float, grace: float, num_graces: int
+) -> None:
+    async with run_upstream(answer) as port, process(port, config(limit, grace)) as running:
+        running.during_graces.append(lambda: running.status(f"{running.url}/v1/models"))
         running.stopping.set()
         running.grace_over.set()
         await running.task
-        assert 1 <= len(running.graces) <= 3
-        await asking
+        assert running.graces == [grace] * num_graces
 
 
 async def test_streams_that_do_not_finish_in_time_are_cut() -> None:
