@@ -29,6 +29,12 @@ def test_the_accounts_add_up_to_the_gpu_hours_and_foresight_needs_less(
     assert as_json([found])["steps"]
 
 
+def test_the_accounts_add_up_however_seldom_a_fleet_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accounting, "SETTINGS", ((0.75, 60.0),))
+    found = account(LOAD, replace(SETTINGS, scrape_interval_seconds=10.0))
+    assert sum(found.hours.values()) == pytest.approx(found.gpu_hours, rel=0.05)
+
+
 def test_foresight_sees_the_work_that_arrives_and_counts_the_replicas_for_it() -> None:
     work = work_over_time(LOAD, SETTINGS, 60.0)
     calm, busy = float(work[20:70].mean()), float(work[90:130].mean())

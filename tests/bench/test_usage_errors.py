@@ -42,3 +42,19 @@ def test_a_name_of_no_load_or_policy_is_refused_with_those_that_there_are(given:
     commands.add_simulate(parser)
     with pytest.raises(UsageError, match=r"'nosuch' is unknown; choose of \w+"):
         commands.simulate(parser.parse_args(["--quick", *given]))
+
+
+@pytest.mark.parametrize(
+    ("given", "refused"),
+    [
+        (("--account", "--loads", "day"), "--loads does not go with --account"),
+        (("--account", "--replicas", "both"), "--replicas both does not go with --account"),
+        (("--replicas", "both", "--quick"), "--quick does not go with --replicas both"),
+        (("--replicas", "both", "--plot", "x.svg"), "--plot does not go with --replicas both"),
+    ],
+)
+def test_flags_of_which_another_makes_nothing_are_refused(given: tuple[str, ...], refused: str) -> None:
+    parser = argparse.ArgumentParser()
+    commands.add_simulate(parser)
+    with pytest.raises(UsageError, match=refused):
+        commands.simulate(parser.parse_args(given))

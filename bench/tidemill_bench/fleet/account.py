@@ -46,7 +46,7 @@ def account(load: Load, settings: FleetSettings) -> Account:
     work = work_over_time(load, settings, WINDOW_SECONDS)
     numbers = needed(work, USED)
     hours = dict.fromkeys(NAMES, 0.0)
-    each = STEP_SECONDS / 3600 * settings.machine.num_gpus
+    each = settings.scrape_interval_seconds / 3600 * settings.machine.num_gpus
     for moment, decision in zip(seen, decided, strict=False):
         if load.warmup_seconds <= moment.at < load.duration_seconds:
             place = min(len(work) - 1, int(moment.at / STEP_SECONDS))

@@ -66,6 +66,7 @@ def simulate(args: argparse.Namespace) -> dict[str, object]:
     from tidemill_bench.fleet.stored import SHIPPED, Store, write_shipped  # noqa: PLC0415
     from tidemill_bench.fleet.sweep import Options, kept, quick, whole  # noqa: PLC0415
 
+    _check_flags(args)
     with tempfile.TemporaryDirectory() as empty:
         options = Options(
             settings=FleetSettings(),
@@ -96,6 +97,22 @@ def simulate(args: argparse.Namespace) -> dict[str, object]:
         for path in record(args.record, [p.load for p in report.ours]):
             print(f"wrote {path}")
     return report.as_json()
+
+
+def _check_flags(args: argparse.Namespace) -> None:
+    """Refuse flags that another one would make nothing of."""
+    unused = ["quick", "ship", "plot", "record"]
+    if args.account:
+        mode, unused = "--account", [*unused, "loads", "policies", "fresh"]
+        if args.replicas != "quick":
+            raise UsageError(f"--replicas {args.replicas} does not go with {mode}")
+    elif args.replicas == "both":
+        mode = "--replicas both"
+    else:
+        return
+    given = [name for name in unused if getattr(args, name)]
+    if given:
+        raise UsageError(f"--{given[0]} does not go with {mode}")
 
 
 def _check_names(options: Options) -> None:
