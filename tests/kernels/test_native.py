@@ -37,6 +37,7 @@ def path(request: pytest.FixtureRequest) -> KernelPath:
         {"head_dim": 64, "num_heads": 9, "num_kv_heads": 3},
         {"head_dim": 2, "num_heads": 1, "num_kv_heads": 1, "hidden_size": 33},
         {"head_dim": 40, "num_heads": 16, "num_kv_heads": 1},
+        {"head_dim": 80, "num_heads": 6, "num_kv_heads": 2},
         {"has_qkv_bias": True},
         {"has_qk_norm": True, "intermediate_size": 17},
         {"sliding_window": 37},
