@@ -51,7 +51,7 @@ class _Wish:
     terms: tuple[Term, ...] = ()
     may_shrink: bool = True
     is_level: bool = False
-    """Whether requests arrive at a rate that has not changed for minutes."""
+    """Whether requests have come at one rate for a quarter of an hour, or as long as was measured."""
     hold: str = ""
     """Why nothing may change at all; empty: it may."""
 

@@ -1,8 +1,7 @@
 """Whether the service keeps its latency objectives, and how full replicas may be so that it does.
 
-The utilization is learned by feedback: it falls while a steady fleet misses an objective and rises, slowly,
-while a fleet that is about as full as allowed keeps it easily. A fleet that has just changed teaches
-nothing.
+The utilization is learned by feedback: it falls while a settled fleet misses an objective and rises while one
+that is about as full as allowed keeps it easily. A fleet that has just changed teaches nothing.
 """
 
 from __future__ import annotations
