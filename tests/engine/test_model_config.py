@@ -36,12 +36,22 @@ FIELDS: dict[str, Any] = {
         ({"sliding_window": -5}, "sliding_window"),
         ({"sliding_window": math.nan}, "sliding_window"),
         ({"hidden_size": 1e3}, "hidden_size"),
+        ({"eos_token_id": "2"}, "eos_token_id"),
+        ({"eos_token_id": [2, -1]}, "eos_token_id"),
+        ({"rope_scaling": ["linear"]}, "rotary embeddings must be an object"),
+        ({"partial_rotary_factor": 0.5}, "partial rotary"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial rotary"),
     ],
     ids=str,
 )
-def test_numbers_that_are_none_are_refused_by_name(change: dict[str, Any], named: str) -> None:
+def test_what_can_not_be_computed_with_is_refused_by_name(change: dict[str, Any], named: str) -> None:
     with pytest.raises(ModelLoadError, match=named):
         config_from_hf(FIELDS | change, frozenset())
+
+
+@pytest.mark.parametrize(("value", "found"), [(None, set()), (0, {0}), ([2, 3], {2, 3})])
+def test_tokens_that_end_a_text_are_one_or_several(value: object, found: set[int]) -> None:
+    assert config_from_hf(FIELDS | {"eos_token_id": value}, frozenset()).eos_token_ids == found
 
 
 @pytest.mark.parametrize(

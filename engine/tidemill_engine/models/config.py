@@ -135,7 +135,9 @@ def config_from_hf(fields: dict[str, Any], tensor_names: frozenset[str]) -> Llam
         )
     keys = _Keys(fields, "")
     rope = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
-    _refuse_hf_extras(fields)
+    if not isinstance(rope, dict):
+        raise ModelLoadError(f"what scales the rotary embeddings must be an object, not {rope!r}")
+    _refuse_hf_extras(fields, rope)
     num_heads = keys.number("num_attention_heads")
     hidden_size = keys.number("hidden_size")
     head_dim = keys.number("head_dim", hidden_size // num_heads)
@@ -159,9 +161,9 @@ def config_from_hf(fields: dict[str, Any], tensor_names: frozenset[str]) -> Llam
     )
 
 
-def _refuse_hf_extras(fields: dict[str, Any]) -> None:
+def _refuse_hf_extras(fields: dict[str, Any], rope: dict[str, Any]) -> None:
     """Refuse what would change the numbers and is not computed here."""
-    if float(fields.get("partial_rotary_factor") or 1.0) != 1.0:
+    if any((said.get("partial_rotary_factor") or 1.0) != 1.0 for said in (fields, rope)):
         raise ModelLoadError("partial rotary embeddings are not supported yet", reason="UnsupportedModel")
     if fields.get("hidden_act", "silu") != "silu":
         raise ModelLoadError(
@@ -177,11 +179,14 @@ def _hf_context(fields: dict[str, Any], max_positions: int) -> int:
     return min(max_positions, _Keys(fields, "").number("sliding_window"))
 
 
-def _token_ids(value: int | list[int] | None) -> frozenset[int]:
+def _token_ids(value: object) -> frozenset[int]:
     """Return one token id, or several, or none as a set."""
     if value is None:
         return frozenset()
-    return frozenset(value if isinstance(value, list) else [value])
+    found = value if isinstance(value, list) else [value]
+    if not all(type(token) is int and token >= 0 for token in found):
+        raise ModelLoadError(f"eos_token_id must be one token or a list of them, not {value!r}")
+    return frozenset(found)
 
 
 class _Keys:
