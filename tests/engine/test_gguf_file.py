@@ -114,6 +114,29 @@ def test_rotary_embeddings_are_scaled_as_the_file_says(tmp_path: Path) -> None:
     np.testing.assert_allclose(frequencies(each.config) * divisors, frequencies(plain), rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("key", "factor", "found"),
+    [
+        ("rope.scaling.factor", 4.0, 4.0),
+        ("rope.scale_linear", 2.0, 2.0),
+        ("rope.scaling.factor", 0.0, None),
+    ],
+)
+def test_a_factor_without_a_type_scales_evenly(
+    tmp_path: Path, key: str, factor: float, found: float | None
+) -> None:
+    write_gguf(tmp_path / "m.gguf", change=lambda writer: writer.add_float32(f"llama.{key}", factor))
+    wanted = () if found is None else (found,) * (HIDDEN // HEADS // 2)
+    assert open_weights(tmp_path / "m.gguf").config.rope_divisors == wanted
+
+
+@pytest.mark.parametrize("factor", [-2.0, float("nan")])
+def test_a_factor_that_is_none_is_an_error(tmp_path: Path, factor: float) -> None:
+    write_gguf(tmp_path / "m.gguf", change=lambda writer: writer.add_rope_scaling_factor(factor))
+    with pytest.raises(ModelLoadError, match="factor of the rotary embeddings"):
+        open_weights(tmp_path / "m.gguf")
+
+
 def test_a_quantised_tensor_is_read_as_the_gguf_package_reads_it(tmp_path: Path) -> None:
     kind = gguf.GGMLQuantizationType.Q8_0
     tensors = write_gguf(tmp_path / "tiny.gguf", quantized={"blk.0.ffn_up.weight": kind})

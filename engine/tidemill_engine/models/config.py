@@ -99,15 +99,20 @@ def config_from_gguf(metadata: dict[str, Any], tensor_names: frozenset[str]) -> 
 
 
 def _gguf_divisors(keys: _Keys, head_dim: int) -> tuple[float, ...]:
-    """Read how rotary embeddings are scaled; Llama 3.1's divisors are a tensor, read by who has the file."""
-    kind = keys.get("rope.scaling.type", "none")
+    """Read how rotary embeddings are scaled; Llama 3.1's divisors are a tensor, read by who has the file.
+
+    As in llama.cpp a factor without a type is a linear one, older files have it by another name, and a file
+    without one scales nothing.
+    """
+    kind = keys.get("rope.scaling.type", "linear")
     if kind == "none":
         return ()
     if kind != "linear":
         raise ModelLoadError(
             f"rotary embeddings of type {kind!r} are not supported yet", reason="UnsupportedModel"
         )
-    return divisors_from_hf({"rope_type": kind, "factor": keys.get("rope.scaling.factor")}, head_dim, 1.0)
+    factor = keys.get("rope.scaling.factor", keys.get("rope.scale_linear", 0.0))
+    return divisors_from_hf({"rope_type": kind, "factor": factor}, head_dim, 1.0) if factor else ()
 
 
 def _refuse_gguf_extras(keys: _Keys) -> None:
