@@ -65,7 +65,7 @@ async def test_concurrent_streams_are_complete_and_the_same_as_alone() -> None:
 @pytest.mark.parametrize("is_streamed", [True, False])
 async def test_a_client_that_leaves_frees_its_blocks_within_two_steps(is_streamed: bool) -> None:
     async with running_engine(SLOW) as engine:
-        body = {"prompt": "x", "max_tokens": 3000, "stream": is_streamed, "ignore_eos": True, "n": 2}
+        body = {"prompt": "x", "max_tokens": 3000, "stream": is_streamed, "ignore_eos": True, "n": 4}
         request = asyncio.create_task(engine.session.post(engine.url + "/v1/completions", json=body))
         if is_streamed:
             response = await request
