@@ -42,8 +42,9 @@ ifdef PYTEST_ARGS
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 else
 	@mkdir -p .cache; log=.cache/tests.log; echo "Tests without a cluster run beside these; their output goes to $$log and is shown at the end."; \
-	$(BIN)/python -m pytest -m 'not cluster' > $$log 2>&1 & others=$$!; trap "kill $$others 2> /dev/null || true" EXIT; \
-	status=0; $(BIN)/python -m pytest -m cluster || status=$$?; wait $$others || status=$$?; cat $$log; exit $$status
+	$(BIN)/python -m pytest -m 'not cluster' > $$log 2>&1 & others=$$!; \
+	trap 'kill $$others 2> /dev/null || true; cat $$log' EXIT; trap 'exit 130' INT TERM; \
+	status=0; $(BIN)/python -m pytest -m cluster || status=$$?; wait $$others || status=$$?; exit $$status
 endif
 
 test-matrix: venv  ## Run the cluster tests on the newest and on the oldest Kubernetes that we support

@@ -133,6 +133,9 @@ class Cluster:
                 route=None if route is None else views.route_view(route),
                 knows_routes=self._cache.is_known("HTTPRoute"),
                 gateways=tuple(v for p in gateways if (v := views.gateway_view(p)) is not None),
+                leaving_gateways=tuple(
+                    v for p in gateways if (v := views.leaving_gateway_view(p)) is not None
+                ),
             ),
             versions=_versions((*own_deployments, *found)),
             admin_tokens=self._admin_tokens(Key(namespace, name), secret, uid),

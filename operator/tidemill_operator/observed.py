@@ -108,7 +108,7 @@ class ChildView:
 
 @dataclass(frozen=True, kw_only=True)
 class GatewayView:
-    """One gateway pod that is ready."""
+    """One gateway pod's address."""
 
     name: str
     ip: str
@@ -156,6 +156,8 @@ class Observed:
     loads: Mapping[str, EngineLoad | None] | None = None
     children: tuple[ChildView, ...] = ()
     gateways: tuple[GatewayView, ...] = ()
+    leaving_gateways: tuple[GatewayView, ...] = ()
+    """Those that no new client is sent to: they may still hold requests."""
     lost_claims: tuple[LostClaim, ...] = ()
     route: RouteView | None = None
     knows_routes: bool = True

@@ -119,6 +119,15 @@ def gateway_view(obj: Raw) -> GatewayView | None:
     return GatewayView(name=obj["metadata"]["name"], ip=status["podIP"], node=obj["spec"].get("nodeName"))
 
 
+def leaving_gateway_view(obj: Raw) -> GatewayView | None:
+    """Reduce a gateway pod that leaves and may still serve what it accepted to its address; else None."""
+    status = obj.get("status") or _EMPTY
+    is_running = status.get("phase") == "Running" and status.get("podIP")
+    if not is_running or not obj["metadata"].get("deletionTimestamp"):
+        return None
+    return GatewayView(name=obj["metadata"]["name"], ip=status["podIP"], node=obj["spec"].get("nodeName"))
+
+
 def admin_token_in(secret: Raw) -> str:
     """Read the token of the engines' admin port from its Secret; empty where there is none."""
     encoded = (secret.get("data") or _EMPTY).get(names.ADMIN_TOKEN_KEY, "")

@@ -20,7 +20,8 @@ from tidemill_operator.cache import GATEWAYS
 from tidemill_operator.claims import Claims
 from tidemill_operator.informer import Source
 from tidemill_operator.keys import Key
-from tidemill_operator.views import gateway_view
+from tidemill_operator.observed import GatewayView
+from tidemill_operator.views import gateway_view, leaving_gateway_view
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +89,7 @@ class EventRouter:
         self._claims = claims
         self._scope = scope
         self._seen: dict[Key, tuple[Any, ...]] = {}
-        self._gateways: dict[str, Any] = {}
+        self._gateways: tuple[dict[str, GatewayView], dict[str, GatewayView]] = ({}, {})
 
     def on_service(self, event_type: str | None, service: Raw) -> None:
         """Take note of an InferenceService; the echo of a status write asks for nothing."""
@@ -120,12 +121,18 @@ class EventRouter:
             self._add(key)
 
     def on_gateways(self, pods: Iterable[Raw]) -> None:
-        """Ask for a look at all services when a gateway comes, goes, or changes its readiness."""
-        views = {pod["metadata"]["name"]: view for pod in pods if (view := gateway_view(pod)) is not None}
-        if views == self._gateways:
+        """Ask for a look at all services when a gateway comes, leaves, goes, or changes its readiness."""
+        pods = tuple(pods)
+        ready = {view.name: view for pod in pods if (view := gateway_view(pod)) is not None}
+        leaving = {view.name: view for pod in pods if (view := leaving_gateway_view(pod)) is not None}
+        if (ready, leaving) == self._gateways:
             return
-        self._gateways = views
-        logger.info("gateways that are ready: %s", ", ".join(sorted(views)) or "none")
+        self._gateways = ready, leaving
+        logger.info(
+            "gateways that are ready: %s; that leave: %s",
+            ", ".join(sorted(ready)) or "none",
+            ", ".join(sorted(leaving)) or "none",
+        )
         for key in self._seen:
             self._add(key)
 

@@ -12,6 +12,7 @@ from tidemill_operator import names
 from tidemill_operator.claims import Claims
 from tidemill_operator.keys import Key
 from tidemill_operator.observed import LostClaim
+from tidemill_operator.views import gateway_view, leaving_gateway_view
 from tidemill_operator.watches import EventRouter, Scope, run_watches
 
 CHAT, OTHER = Key("prod", "chat"), Key("prod", "other")
@@ -51,10 +52,18 @@ def asked() -> Asked:
     return made
 
 
-def gateway(*, is_ready: bool = True, ip: str = "10.0.0.1") -> dict[str, Any]:
+def gateway(
+    *, is_ready: bool = True, ip: str = "10.0.0.1", is_leaving: bool = False, phase: str = "Running"
+) -> dict[str, Any]:
     conditions = [{"type": "Ready", "status": str(is_ready)}]
-    metadata = {"name": "gateway-0", "namespace": SYSTEM, "labels": GATEWAY_LABELS}
-    return {"metadata": metadata, "spec": {}, "status": {"podIP": ip, "conditions": conditions}}
+    metadata: dict[str, Any] = {"name": "gateway-0", "namespace": SYSTEM, "labels": GATEWAY_LABELS}
+    if is_leaving:
+        metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    return {
+        "metadata": metadata,
+        "spec": {},
+        "status": {"phase": phase, "podIP": ip, "conditions": conditions},
+    }
 
 
 def test_the_echo_of_a_status_write_asks_for_nothing(asked: Asked) -> None:
@@ -108,8 +117,18 @@ def test_a_gateway_that_comes_or_goes_concerns_everyone(asked: Asked) -> None:
     assert asked.take() == []
     asked.router.on_gateways([gateway(ip="10.0.0.2")])
     assert asked.take() == [CHAT]
-    asked.router.on_gateways([])
+    asked.router.on_gateways([gateway(ip="10.0.0.2", is_leaving=True)])
     assert asked.take() == [CHAT]
+    asked.router.on_gateways([gateway(ip="10.0.0.2", is_leaving=True, is_ready=False)])
+    assert asked.take() == []
+    asked.router.on_gateways([gateway(ip="10.0.0.2", is_leaving=True, is_ready=False, phase="Succeeded")])
+    assert asked.take() == [CHAT]
+
+
+def test_a_gateway_that_leaves_gets_no_client_and_is_asked_what_it_still_holds() -> None:
+    staying, leaving = gateway(), gateway(is_leaving=True, is_ready=False)
+    assert [gateway_view(pod) is not None for pod in (staying, leaving)] == [True, False]
+    assert [leaving_gateway_view(pod) is not None for pod in (staying, leaving)] == [False, True]
 
 
 def test_services_out_of_scope_are_left_alone() -> None:

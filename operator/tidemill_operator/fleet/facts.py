@@ -82,7 +82,7 @@ def facts_of(
         uid=metadata["uid"],
         policy=policy,
         pods=tuple(pod for pod in observed.pods if pod.phase not in FINISHED_PHASES),
-        gateways=observed.gateways,
+        gateways=(*observed.gateways, *observed.leaving_gateways),
         current_replicas=asked if observed.deployments else held_replicas(policy, status, observed),
         activation_request_time=unix_time(activation.get("requestTime")),
         is_suspended=spec.suspend,
