@@ -23,7 +23,8 @@ MIN_CHUNK_TOKENS = 32
 MAX_MIXED_RATIO = 5.0
 """A mixed step may take so many times the last pure-decode step where no SLO says otherwise.
 
-At 3 a burst's last prompts wait a fifth to a quarter longer than at 5, for gaps that are a third shorter.
+At 3 a burst's last prompts wait a tenth to a quarter longer than at 5, for gaps that are a quarter to a half
+shorter.
 """
 LOST_SLO_RATIO = 1.5
 """An SLO that a step without a chunk does not keep either is taken for so many times such a step.
