@@ -121,7 +121,7 @@ class Cluster:
         secret = await self._secret(service)
         found += [] if secret is None else [secret]
         children = [views.child_view(obj, service) for obj in (*found, *revisions, *deployments)]
-        gateways = self._cache.all(GATEWAYS)
+        staying, leaving = views.gateway_views(self._cache.all(GATEWAYS))
         route = self._cache.find("HTTPRoute", namespace, names.http_route_name(name))
         return Reading(
             observed=Observed(
@@ -132,10 +132,8 @@ class Cluster:
                 children=tuple(children),
                 route=None if route is None else views.route_view(route),
                 knows_routes=self._cache.is_known("HTTPRoute"),
-                gateways=tuple(v for p in gateways if (v := views.gateway_view(p)) is not None),
-                leaving_gateways=tuple(
-                    v for p in gateways if (v := views.leaving_gateway_view(p)) is not None
-                ),
+                gateways=staying,
+                leaving_gateways=leaving,
             ),
             versions=_versions((*own_deployments, *found)),
             admin_tokens=self._admin_tokens(Key(namespace, name), secret, uid),

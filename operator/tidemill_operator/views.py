@@ -110,22 +110,22 @@ def _is_downloading(status: Raw) -> bool:
     return any("running" in (s.get("state") or _EMPTY) for s in before)
 
 
-def gateway_view(obj: Raw) -> GatewayView | None:
-    """Reduce a gateway pod to its address; None unless it is ready and stays."""
-    status = obj.get("status") or _EMPTY
-    is_ready = _condition(status, "Ready").get("status") == "True"
-    if not is_ready or obj["metadata"].get("deletionTimestamp") or not status.get("podIP"):
-        return None
-    return GatewayView(name=obj["metadata"]["name"], ip=status["podIP"], node=obj["spec"].get("nodeName"))
+def gateway_views(pods: Iterable[Raw]) -> tuple[tuple[GatewayView, ...], tuple[GatewayView, ...]]:
+    """Reduce gateway pods to addresses: those that are ready and stay, and those that leave.
 
-
-def leaving_gateway_view(obj: Raw) -> GatewayView | None:
-    """Reduce a gateway pod that leaves and may still serve what it accepted to its address; else None."""
-    status = obj.get("status") or _EMPTY
-    is_running = status.get("phase") == "Running" and status.get("podIP")
-    if not is_running or not obj["metadata"].get("deletionTimestamp"):
-        return None
-    return GatewayView(name=obj["metadata"]["name"], ip=status["podIP"], node=obj["spec"].get("nodeName"))
+    One that leaves may still serve what it accepted, as long as it runs.
+    """
+    staying, leaving = [], []
+    for obj in pods:
+        status = obj.get("status") or _EMPTY
+        if not status.get("podIP"):
+            continue
+        view = GatewayView(name=obj["metadata"]["name"], ip=status["podIP"], node=obj["spec"].get("nodeName"))
+        if not obj["metadata"].get("deletionTimestamp"):
+            staying += [view] if _condition(status, "Ready").get("status") == "True" else []
+        elif status.get("phase") == "Running":
+            leaving.append(view)
+    return tuple(staying), tuple(leaving)
 
 
 def admin_token_in(secret: Raw) -> str:

@@ -21,7 +21,7 @@ from tidemill_operator.claims import Claims
 from tidemill_operator.informer import Source
 from tidemill_operator.keys import Key
 from tidemill_operator.observed import GatewayView
-from tidemill_operator.views import gateway_view, leaving_gateway_view
+from tidemill_operator.views import gateway_views
 
 logger = logging.getLogger(__name__)
 
@@ -122,9 +122,7 @@ class EventRouter:
 
     def on_gateways(self, pods: Iterable[Raw]) -> None:
         """Ask for a look at all services when a gateway comes, leaves, goes, or changes its readiness."""
-        pods = tuple(pods)
-        ready = {view.name: view for pod in pods if (view := gateway_view(pod)) is not None}
-        leaving = {view.name: view for pod in pods if (view := leaving_gateway_view(pod)) is not None}
+        ready, leaving = ({view.name: view for view in found} for found in gateway_views(pods))
         if (ready, leaving) == self._gateways:
             return
         self._gateways = ready, leaving

@@ -12,7 +12,7 @@ from tidemill_operator import names
 from tidemill_operator.claims import Claims
 from tidemill_operator.keys import Key
 from tidemill_operator.observed import LostClaim
-from tidemill_operator.views import gateway_view, leaving_gateway_view
+from tidemill_operator.views import gateway_views
 from tidemill_operator.watches import EventRouter, Scope, run_watches
 
 CHAT, OTHER = Key("prod", "chat"), Key("prod", "other")
@@ -127,8 +127,9 @@ def test_a_gateway_that_comes_or_goes_concerns_everyone(asked: Asked) -> None:
 
 def test_a_gateway_that_leaves_gets_no_client_and_is_asked_what_it_still_holds() -> None:
     staying, leaving = gateway(), gateway(is_leaving=True, is_ready=False)
-    assert [gateway_view(pod) is not None for pod in (staying, leaving)] == [True, False]
-    assert [leaving_gateway_view(pod) is not None for pod in (staying, leaving)] == [False, True]
+    assert [len(found) for found in gateway_views([staying])] == [1, 0]
+    assert [len(found) for found in gateway_views([leaving])] == [0, 1]
+    assert [len(found) for found in gateway_views([staying, leaving])] == [1, 1]
 
 
 def test_services_out_of_scope_are_left_alone() -> None:
