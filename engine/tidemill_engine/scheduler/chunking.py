@@ -96,11 +96,12 @@ class FittedChunks:
         decodes = StepFeatures(num_decodes, float(step.context_tokens), 0.0, num_decodes)
         predict = self._model.predict_p90
         slos = self._itl_slo_seconds()[step.rows]
-        alone = predict(decodes)
-        tightest = float(np.min(np.where(slos < alone, LOST_SLO_RATIO * alone, slos)))
+        tightest = float(np.min(slos))
         if not np.isfinite(tightest):
             predict = self._model.predict
             tightest = MAX_MIXED_RATIO * max(self._last_decode_seconds, predict(decodes))
+        elif tightest < (alone := predict(decodes)):
+            tightest = float(np.min(np.where(slos < alone, LOST_SLO_RATIO * alone, slos)))
         chunk = largest_chunk(
             predict,
             decodes,
