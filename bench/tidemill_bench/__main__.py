@@ -43,7 +43,10 @@ def main() -> None:
         "scrape": _scrape,
         "accuracy": _accuracy,
     }[args.command]
-    raise SystemExit(run(parser, args))
+    try:
+        raise SystemExit(run(parser, args))
+    except UsageError as bad:
+        parser.error(str(bad))
 
 
 Commands = argparse._SubParsersAction  # noqa: SLF001 - argparse has no public name for it
@@ -207,21 +210,13 @@ def _fit(_parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     return 0
 
 
-def _policies(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
-    try:
-        figures = policies_command.run(args)
-    except UsageError as bad:
-        parser.error(str(bad))
-    _print_json(figures, args.json)
+def _policies(_parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
+    _print_json(policies_command.run(args), args.json)
     return 0
 
 
-def _simulate(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
-    try:
-        figures = fleet_commands.simulate(args)
-    except UsageError as bad:
-        parser.error(str(bad))
-    _print_json(figures, args.json)
+def _simulate(_parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
+    _print_json(fleet_commands.simulate(args), args.json)
     return 0
 
 
