@@ -1,6 +1,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -134,6 +135,40 @@ async def test_a_server_that_is_not_there_is_a_connection_failure() -> None:
     (record,) = await run_load(endpoint, make_requests(1), concurrency=1)
     assert record.failure is not None
     assert record.failure.kind == "connection"
+
+
+async def test_a_broken_connection_is_tried_anew_only_where_asked_for_and_nothing_came_back() -> None:
+    answer = stream_of(TOKEN, TOKEN, TOKEN, {"choices": [], "usage": {"completion_tokens": 3}})
+    calls: list[int] = []
+
+    async def breaks_twice(request: web.Request) -> web.StreamResponse:
+        calls.append(1)
+        if len(calls) % 3:
+            assert request.transport is not None
+            request.transport.close()
+        return await answer(request)
+
+    async def breaks_in_the_stream(request: web.Request) -> web.StreamResponse:
+        calls.append(1)
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"data: {}\n\n")
+        await asyncio.sleep(0.05)
+        assert request.transport is not None
+        request.transport.close()
+        return response
+
+    for handler, resends, kind, num_calls in (
+        (breaks_twice, 2, None, 3),
+        (breaks_twice, 1, "connection", 2),
+        (breaks_in_the_stream, 2, "stream", 1),
+    ):
+        calls.clear()
+        server, endpoint = await serve(handler)
+        async with server:
+            (record,) = await run_load(replace(endpoint, resends=resends), make_requests(1), concurrency=1)
+        assert (record.failure.kind if record.failure else None) == kind
+        assert len(calls) == num_calls
 
 
 async def test_sends_the_key_as_a_bearer_token_and_never_shows_it() -> None:

@@ -47,3 +47,15 @@ def test_there_is_a_roofline_for_every_workload() -> None:
     rates = workload_rates(FLOOR, WORKLOADS)
     assert set(rates) == set(WORKLOADS)
     assert rates["uniform"] > rates["extreme"] > 0
+
+
+def test_a_run_with_fewer_requests_than_slots_has_a_lower_roofline() -> None:
+    full = workload_rates(FLOOR, ["extreme"])["extreme"]
+    short = workload_rates(FLOOR, ["extreme"], num_requests=lambda _: 32)["extreme"]
+    assert short < 0.8 * full
+
+
+def test_the_roofline_is_of_the_requests_that_were_sent() -> None:
+    rates = [workload_rates(FLOOR, ["extreme"], seeds=(seed,))["extreme"] for seed in (1, 1001, 2001)]
+    assert len(set(rates)) == 3
+    assert workload_rates(FLOOR, ["extreme"], seeds=(1, 1001, 2001))["extreme"] == sorted(rates)[1]

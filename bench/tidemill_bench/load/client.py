@@ -47,6 +47,9 @@ class Endpoint:
     ignores_eos: bool = True
     """The server knows `ignore_eos`, so outputs have exactly the length that was asked for."""
     timeout_seconds: float = 600.0
+    resends: int = 0
+    """So often a request whose connection breaks before anything came back is sent once more, as OpenAI's own
+    client does twice: a server may close a kept connection just when the next request is on its way."""
 
     @property
     def path(self) -> str:
@@ -156,6 +159,17 @@ def _exchange(request: PlannedRequest, due: float, sent: float) -> _Exchange:
 
 async def _send(session: aiohttp.ClientSession, endpoint: Endpoint, exchange: _Exchange) -> _Exchange:
     """Send one request and note what is read and when; a failure is part of the exchange."""
+    for _ in range(1 + endpoint.resends):
+        exchange.failure = None
+        await _try(session, endpoint, exchange)
+        if exchange.failure is None or exchange.failure.kind != "connection":
+            break
+    exchange.end_seconds = time.perf_counter()
+    return exchange
+
+
+async def _try(session: aiohttp.ClientSession, endpoint: Endpoint, exchange: _Exchange) -> None:
+    """Send a request once."""
     clock, reads = time.perf_counter, exchange.reads
     try:
         async with session.post(endpoint.path, json=endpoint.body(exchange.request)) as response:
@@ -172,8 +186,6 @@ async def _send(session: aiohttp.ClientSession, endpoint: Endpoint, exchange: _E
     except aiohttp.ClientError as error:
         kind = "stream" if reads else "connection"
         exchange.failure = Failure(kind=kind, message=f"{type(error).__name__}: {error}")
-    exchange.end_seconds = clock()
-    return exchange
 
 
 def _to_record(exchange: _Exchange, endpoint: Endpoint, started: float) -> Record:

@@ -47,11 +47,10 @@ def run(args: argparse.Namespace) -> dict[str, object]:
     )
     wanted = [contender for contender in contenders() if contender.name in args.contenders]
     report = asyncio.run(_race(Contest(wanted, options)))
-    report = replace(
-        report,
-        roofline_tokens_per_second=workload_rates(measure_machine(), options.workloads),
-        machine=describe(),
+    rates = workload_rates(
+        measure_machine(), options.workloads, seeds=options.seeds, num_requests=options.num_requests
     )
+    report = replace(report, roofline_tokens_per_second=rates, machine=describe())
     print(as_table(report))
     return report.as_json()
 

@@ -41,6 +41,15 @@ class ContestOptions:
     cache: Path
     seed: int = 1
 
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Return what each round's requests are drawn from."""
+        return tuple(self.seed + 1000 * number for number in range(self.rounds))
+
+    def num_requests(self, workload: Workload) -> int:
+        """Return how many requests a run has."""
+        return num_requests_of(workload, self.requests_per_slot, is_quick=self.is_quick)
+
 
 class Contest:
     """One race."""
@@ -108,7 +117,7 @@ class Contest:
         configurations = self._configurations[contender.name]
         rates: dict[str, float] = {}
         if len(configurations) > 1:
-            count = max(_LEAST_TRIAL, self._num_requests(workload) // 4)
+            count = max(_LEAST_TRIAL, self._options.num_requests(workload) // 4)
             for place, configuration in enumerate(configurations):
                 result = await self._turn(
                     contender, configuration.label, workload, (count, _TRIAL_SEED + place)
@@ -126,7 +135,7 @@ class Contest:
         """Let everyone run the same requests, in an order that turns by one each round."""
         order = self._taking_part()
         shift = number % max(1, len(order))
-        work = (self._num_requests(workload), self._options.seed + 1000 * number)
+        work = (self._options.num_requests(workload), self._options.seeds[number])
         for contender in order[shift:] + order[:shift]:
             label = self._chosen[contender.name][workload]
             result = await self._turn(contender, label, workload, work)
@@ -167,10 +176,6 @@ class Contest:
         self._failures[contender.name] = reason
         for key in [key for key in self._running if key[0] == contender.name]:
             await self._running.pop(key).end()
-
-    def _num_requests(self, workload: Workload) -> int:
-        options = self._options
-        return num_requests_of(workload, options.requests_per_slot, is_quick=options.is_quick)
 
 
 def free_port() -> int:

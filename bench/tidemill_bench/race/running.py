@@ -26,6 +26,7 @@ from tidemill_bench.race.server import Server, ServerCommand, SetupError
 
 _SCRIPT_READY_SECONDS = 300.0
 _RUN_SECONDS = 3600.0
+_RESENDS = 2
 _LONGEST_LINE_BYTES = 1 << 28
 
 
@@ -64,7 +65,12 @@ class HttpRunning:
 
     async def run(self, requests: Sequence[PlannedRequest], concurrency: int) -> Result:
         """Send the requests in a closed loop."""
-        endpoint = Endpoint(base_url=f"{self._server.root_url}/v1", model=MODEL, timeout_seconds=_RUN_SECONDS)
+        endpoint = Endpoint(
+            base_url=f"{self._server.root_url}/v1",
+            model=MODEL,
+            timeout_seconds=_RUN_SECONDS,
+            resends=_RESENDS,
+        )
         records = await run_load(endpoint, requests, concurrency)
         return result_of(summarize(records, "", ""))
 

@@ -7,7 +7,8 @@ bound, not a forecast: no norm, rotation, softmax, sampling, scheduling or HTTP 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -99,20 +100,37 @@ def least_seconds(floor: MachineFloor, requests: Sequence[Lengths], concurrency:
     return new_prompt * token_in_chunk + decode + first_tokens + attention + reads
 
 
-def workload_rates(floor: MachineFloor, workloads: Iterable[Workload]) -> dict[Workload, float]:
-    """Return each workload's best rate: prompt tokens a second for prefill, else output tokens."""
-    rates: dict[Workload, float] = {}
-    for workload in workloads:
-        concurrency = concurrency_of(workload)
-        count = _SAMPLE_REQUESTS_PER_SLOT * concurrency
-        shared = SHAPES[workload].shared_tokens
-        requests = [
-            Lengths(prompt=len(r.prompt_token_ids), output=r.output_tokens, cached=shared if r.index else 0)
-            for r in plan_requests(workload, count, _VOCAB_SIZE, _SEED)
-        ]
-        tokens = sum(r.prompt if workload == "prefill" else r.output for r in requests)
-        rates[workload] = tokens / least_seconds(floor, requests, concurrency)
-    return rates
+def workload_rates(
+    floor: MachineFloor,
+    workloads: Iterable[Workload],
+    *,
+    seeds: Sequence[int] = (_SEED,),
+    num_requests: Callable[[Workload], int] | None = None,
+) -> dict[Workload, float]:
+    """Return each workload's best rate: prompt tokens a second for prefill, else output tokens.
+
+    The requests are those that were drawn from these seeds, as many of each as were sent (8 for each slot if
+    not given): a short run ends with few rows, and even the best engine is slow then. The median by seed.
+    """
+    return {
+        workload: statistics.median(
+            _best_rate(floor, workload, seed, num_requests(workload) if num_requests else None)
+            for seed in seeds
+        )
+        for workload in workloads
+    }
+
+
+def _best_rate(floor: MachineFloor, workload: Workload, seed: int, count: int | None) -> float:
+    """Return the best rate of one draw of requests."""
+    concurrency = concurrency_of(workload)
+    shared = SHAPES[workload].shared_tokens
+    requests = [
+        Lengths(prompt=len(r.prompt_token_ids), output=r.output_tokens, cached=shared if r.index else 0)
+        for r in plan_requests(workload, count or _SAMPLE_REQUESTS_PER_SLOT * concurrency, _VOCAB_SIZE, seed)
+    ]
+    tokens = sum(r.prompt if workload == "prefill" else r.output for r in requests)
+    return tokens / least_seconds(floor, requests, concurrency)
 
 
 def _occupancy(outputs: Iterable[int], concurrency: int) -> Iterable[tuple[int, int]]:
