@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from tidemill_bench.race.contender import Result, Workload, num_requests_of
@@ -22,7 +24,7 @@ def make_report(*runs: Run, roofline: float = 0.0, failures: dict[str, str] | No
         runs=runs,
         configurations=configurations,
         failures=failures or {},
-        roofline_tokens_per_second={"uniform": roofline} if roofline else {},
+        rooflines={"bf16": {"uniform": roofline}} if roofline else {},
     )
 
 
@@ -87,3 +89,15 @@ def test_the_json_has_a_ratio_for_each_peer_and_says_who_could_not_take_part() -
 @pytest.mark.parametrize(("workload", "expected"), [("single", 8), ("medium", 512)])
 def test_a_full_run_has_eight_requests_for_each_slot(workload: Workload, expected: int) -> None:
     assert num_requests_of(workload, 8, is_quick=False) == expected
+
+
+def test_each_precision_has_a_roofline_of_its_own_and_only_bf16_has_the_plain_name() -> None:
+    runs = (make_run("tidemill bf16", 400), make_run("tidemill int8", 600), make_run("llama.cpp", 100))
+    report = replace(
+        make_report(*runs), rooflines={"bf16": {"uniform": 500.0}, "int8": {"uniform": 800.0}, "int4": {}}
+    )
+    figures = report.as_json()
+    assert figures["roofline_fraction"] == {"uniform": 0.8}
+    assert figures["roofline_fraction_quantized"] == {"int8": {"uniform": 0.75}, "int4": {}}
+    assert "in int8: uniform 800 tok/s (75% reached)" in as_table(report)
+    assert any("uniform over llama.cpp" in line for line in report.unmet())  # no roofline excuses it

@@ -6,10 +6,11 @@ import argparse
 import asyncio
 import os
 import signal
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tidemill_bench.race.contender import WORKLOADS
+from tidemill_bench.race.contender import PRECISIONS, WORKLOADS, Precision, Workload, our_name
 from tidemill_bench.race.contest import Contest, ContestOptions
 from tidemill_bench.race.figures import RaceReport, as_table
 from tidemill_bench.race.peers import contenders
@@ -34,8 +35,7 @@ def add_arguments(race: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> dict[str, object]:
     """Race and return the figures."""
-    from tidemill_bench.step.machine import describe, measure_machine  # noqa: PLC0415 - torch
-    from tidemill_bench.step.roofline import workload_rates  # noqa: PLC0415
+    from tidemill_bench.step.machine import describe  # noqa: PLC0415 - torch
 
     options = ContestOptions(
         workloads=tuple(args.workloads),
@@ -47,12 +47,30 @@ def run(args: argparse.Namespace) -> dict[str, object]:
     )
     wanted = [contender for contender in contenders() if contender.name in args.contenders]
     report = asyncio.run(_race(Contest(wanted, options)))
-    rates = workload_rates(
-        measure_machine(), options.workloads, seeds=options.seeds, num_requests=options.num_requests
-    )
-    report = replace(report, roofline_tokens_per_second=rates, machine=describe())
+    raced: list[Precision] = [p for p in PRECISIONS if our_name(p) in args.contenders]
+    report = replace(report, rooflines=_rooflines(raced, options), machine=describe())
     print(as_table(report))
     return report.as_json()
+
+
+def _rooflines(
+    precisions: Sequence[Precision], options: ContestOptions
+) -> dict[Precision, dict[Workload, float]]:
+    """Measure what this machine could do at best with the raced requests, at each of our precisions."""
+    from tidemill_bench.step.machine import measure_machine, quantized_floor  # noqa: PLC0415 - torch
+    from tidemill_bench.step.roofline import workload_rates  # noqa: PLC0415
+
+    if not precisions:
+        return {}
+    measured = measure_machine()
+    floors = {p: measured if p == "bf16" else quantized_floor(measured, p) for p in precisions}
+    return {
+        precision: workload_rates(
+            floor, options.workloads, seeds=options.seeds, num_requests=options.num_requests
+        )
+        for precision, floor in floors.items()
+        if floor is not None
+    }
 
 
 async def _race(contest: Contest) -> RaceReport:

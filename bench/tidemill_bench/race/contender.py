@@ -11,6 +11,7 @@ from typing import Literal
 from tidemill_bench.load.report import LoadReport
 
 Precision = Literal["bf16", "int8", "int4"]
+PRECISIONS: tuple[Precision, ...] = ("bf16", "int8", "int4")
 Workload = Literal["single", "uniform", "medium", "extreme", "prefix", "prefill"]
 WORKLOADS: tuple[Workload, ...] = ("single", "uniform", "medium", "extreme", "prefix", "prefill")
 CONCURRENCY = 64
@@ -47,6 +48,11 @@ def result_of(report: LoadReport) -> Result:
         num_errors=report.num_errors,
         first_error=report.first_error,
     )
+
+
+def our_name(precision: Precision) -> str:
+    """Return how our engine is called at a precision."""
+    return f"tidemill {precision}"
 
 
 def concurrency_of(workload: Workload) -> int:

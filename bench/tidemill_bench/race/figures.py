@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 
-from tidemill_bench.race.contender import WORKLOADS, Result, Workload
+from tidemill_bench.race.contender import WORKLOADS, Precision, Result, Workload, our_name
 
 OPPONENTS = {
     "vllm-cpu": "tidemill bf16",
@@ -71,7 +71,8 @@ class RaceReport:
     runs: tuple[Run, ...]
     configurations: Mapping[str, Mapping[Workload, str]]
     failures: Mapping[str, str]
-    roofline_tokens_per_second: Mapping[Workload, float] = field(default_factory=dict)
+    rooflines: Mapping[Precision, Mapping[Workload, float]] = field(default_factory=dict)
+    """Tokens a second that this machine could do at best."""
     machine: str = ""
 
     def ratios(self, peer: str, figure: Callable[[Run], float | None]) -> dict[Workload, Spread]:
@@ -105,11 +106,11 @@ class RaceReport:
         ]
         return statistics.median(rates) if rates else None
 
-    def roofline_fractions(self) -> dict[Workload, float]:
-        """Return which share of this machine's roofline our bf16 engine reaches."""
+    def roofline_fractions(self, precision: Precision = "bf16") -> dict[Workload, float]:
+        """Return which share of this machine's roofline our engine reaches at a precision."""
         fractions = {}
-        for workload, roof in self.roofline_tokens_per_second.items():
-            rate = self.median_rate("tidemill bf16", workload)
+        for workload, roof in self.rooflines.get(precision, {}).items():
+            rate = self.median_rate(our_name(precision), workload)
             if rate is not None and roof:
                 fractions[workload] = rate / roof
         return fractions
@@ -148,7 +149,15 @@ class RaceReport:
                 name: {w: _round(s.median) for w, s in self.ratios("vllm-cpu", figure).items()}
                 for name, figure in _LATENCIES.items()
             },
-            "roofline_tokens_per_second": {w: _round(r) for w, r in self.roofline_tokens_per_second.items()},
+            "roofline_fraction_quantized": {
+                precision: {w: _round(share) for w, share in self.roofline_fractions(precision).items()}
+                for precision in self.rooflines
+                if precision != "bf16"
+            },
+            "roofline_tokens_per_second": {
+                precision: {w: _round(rate) for w, rate in of.items()}
+                for precision, of in self.rooflines.items()
+            },
             "configurations": {name: dict(of) for name, of in self.configurations.items()},
             "did_not_take_part": dict(self.failures),
             "unmet": self.unmet(),
@@ -182,13 +191,13 @@ def as_table(report: RaceReport) -> str:
                 shown = " ".join(f"{text:>{width}}" for text, width in zip(latencies, (9, 8), strict=True))
                 label = report.configurations[name][workload]
                 lines.append(f"{workload:<9} {name:<24} {rate:8.1f} {shown}  {label}")
-    fractions = report.roofline_fractions()
-    if fractions:
+    for precision, rates in report.rooflines.items():
         shares = ", ".join(
-            f"{workload} {report.roofline_tokens_per_second[workload]:.0f} tok/s ({share:.0%} reached)"
-            for workload, share in fractions.items()
+            f"{workload} {rates[workload]:.0f} tok/s ({share:.0%} reached)"
+            for workload, share in report.roofline_fractions(precision).items()
         )
-        lines.append(f"roofline of this machine in bf16: {shares}")
+        if shares:
+            lines.append(f"roofline of this machine in {precision}: {shares}")
     for peer, mine in OPPONENTS.items():
         ratios = report.rate_ratios(peer)
         if ratios:

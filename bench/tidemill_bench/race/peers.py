@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from tidemill_bench.race.contender import Precision
+from tidemill_bench.race.contender import Precision, our_name
 from tidemill_bench.race.installing import build_llama_cpp, install_transformers, install_vllm_cpu
 from tidemill_bench.race.models import MODEL, gguf_file, huggingface_folder
 from tidemill_bench.race.server import ServerCommand
@@ -54,11 +54,6 @@ def contenders() -> list[Contender]:
         _transformers("transformers continuous", "continuous"),
         _transformers("transformers static", "static"),
     ]
-
-
-def our_name(precision: Precision) -> str:
-    """Return how our engine is called at a precision."""
-    return f"tidemill {precision}"
 
 
 def ours(precision: Precision) -> Contender:

@@ -9,10 +9,12 @@ import os
 import platform
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
+from tidemill_bench.race.contender import Precision
 from tidemill_bench.step.native_floor import NativeFloor
 from tidemill_bench.step.roofline import CHUNK_TOKENS, MachineFloor
 from tidemill_kernels.linear import PackedLinear, can_pack
@@ -22,6 +24,7 @@ _NUM_LAYERS = 30
 _LAYER_MATRICES = ((960, 576), (576, 576), (3072, 576), (576, 1536))
 """SmolLM2-135M: qkv, out, gate and up, down; (outputs, inputs)."""
 _HEAD = (49152, 576)
+_MOST_HEAD_ROWS = 128
 _REPEATS = 4
 _BANDWIDTH_BYTES = 1 << 29
 _LAYER_COPIES = 30
@@ -46,7 +49,7 @@ def measure_machine() -> MachineFloor:
                 by_path["our kernels"] = native.layers(rows)
             best_paths[rows] = min(by_path, key=lambda name: by_path[name])
             layer_seconds[rows] = by_path[best_paths[rows]]
-            if rows <= 128:
+            if rows <= _MOST_HEAD_ROWS:
                 x = torch.randn(rows, _HEAD[1], dtype=torch.bfloat16)
                 times = [_least(lambda p=p, x=x: p(x)) for (p,) in heads.values()]  # type: ignore[misc]
                 head_seconds[rows] = min([*times, *([native.head(rows)] if native is not None else [])])
@@ -57,6 +60,22 @@ def measure_machine() -> MachineFloor:
         bytes_per_second=_bandwidth(),
         flop_per_second=flop / layer_seconds[CHUNK_TOKENS],
         best_paths=best_paths,
+    )
+
+
+def quantized_floor(floor: MachineFloor, precision: Precision) -> MachineFloor | None:
+    """Return a machine's floor with matrices of this precision, which only our kernels have, or None.
+
+    Attention, keys and values stay as they are: they are bfloat16 there, too.
+    """
+    native = NativeFloor.open(precision)
+    if native is None:
+        return None
+    return replace(
+        floor,
+        layer_seconds={rows: native.layers(rows) for rows in ROWS},
+        head_seconds={rows: native.head(rows) for rows in ROWS if rows <= _MOST_HEAD_ROWS},
+        best_paths=dict.fromkeys(ROWS, "our kernels"),
     )
 
 

@@ -12,6 +12,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tidemill_bench.race.contender import Precision
 from tidemill_kernels.native.build import CompilerMissingError, find_library
 from tidemill_kernels.native.cpu import best_path
 from tidemill_kernels.native.engine import MATRIX_KINDS, WHOLE_MODEL, EngineShape, NativeEngine
@@ -35,7 +36,11 @@ SHAPE = EngineShape(
 )
 _MOST_ROWS_WITHOUT_TILES = 32
 """Beyond, tiles win by a factor where there are any."""
-_SHAPES = (SHAPE, replace(SHAPE, weights="q4_1", head="q8_0"))
+_SHAPES: dict[Precision, tuple[EngineShape, ...]] = {
+    "bf16": (SHAPE, replace(SHAPE, weights="q4_1", head="q8_0")),
+    "int8": (replace(SHAPE, weights="int8", head="int8"),),
+    "int4": (replace(SHAPE, weights="int4", head="int8"),),
+}
 
 
 class NativeFloor:
@@ -45,8 +50,8 @@ class NativeFloor:
         self._engines = engines
 
     @classmethod
-    def open(cls) -> NativeFloor | None:
-        """Return the floor, or None where there are no such kernels for this machine."""
+    def open(cls, precision: Precision = "bf16") -> NativeFloor | None:
+        """Return the floor at a precision, or None where there are no such kernels for this machine."""
         path = best_path()
         if path is None:
             return None
@@ -55,7 +60,8 @@ class NativeFloor:
         except CompilerMissingError as error:
             logger.warning("our kernels are not measured: %s", error)
             return None
-        return cls([NativeEngine(library, shape, len(os.sched_getaffinity(0))) for shape in _SHAPES])
+        num_threads = len(os.sched_getaffinity(0))
+        return cls([NativeEngine(library, shape, num_threads) for shape in _SHAPES[precision]])
 
     def layers(self, num_rows: int) -> float:
         """Return the least seconds of all layers' matrices for so many rows."""
