@@ -59,6 +59,17 @@ def test_how_many_slots_a_tenant_may_hold(
     assert len(taken) == most, sentence
 
 
+def test_a_burst_of_equals_takes_no_more_slots_in_one_step_than_its_tenant_may_hold() -> None:
+    bench = Bench(num_slots=8, affinity=lambda _request: False)
+    for index in range(20):
+        bench.add(f"flood-{index}", tenant="flood")
+    bench.now = 1.0
+    bench.add("mine-0", tenant="mine")
+    bench.add("mine-1", tenant="mine")
+    taken = [request.tenant for request in bench.take(most=8)]
+    assert (taken.count("flood"), taken.count("mine")) == (4, 2)
+
+
 def test_output_tokens_count_twice() -> None:
     bench = Bench()
     talker = bench.add("t0", tenant="talker")

@@ -197,7 +197,9 @@ class WaitingQueue:
             if not self.holds_its_slots(oldest.request.tenant_index):
                 yield from self._offer(oldest)
         for entry in self._affine(self._ranking.entries()):
-            if entry.is_waiting and entry is not offered:
+            # A window of equals was drawn before the first of them was taken: look at the slots once more.
+            is_held_back = self.holds_its_slots(entry.request.tenant_index)
+            if entry.is_waiting and entry is not offered and not is_held_back:
                 yield from self._offer(entry)
 
     def _offer(self, entry: Entry) -> Iterator[Entry]:
