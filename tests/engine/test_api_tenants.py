@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 from api_builders import make_serve_config, running_api
+from fake_core import make_ready
 from tidemill_engine.api.config import HttpConfig
 
 TERMS = {"x-tidemill-tenant": "alice", "x-tidemill-priority": "2", "x-tidemill-slo-ttft-ms": "250"}
@@ -82,3 +83,23 @@ async def test_prompt_tokens_beyond_the_queue_s_bound_are_refused_until_those_be
         task = asyncio.create_task(api.complete(prompt=[300] * 3))
         await api.send_tokens(1, "ab", "length")
         assert (await task)[0] == 200
+
+
+async def test_a_queue_full_of_one_tenant_s_requests_has_a_place_for_another_one() -> None:
+    http = HttpConfig(is_trusting_tenant_headers=True)
+    config = make_serve_config(http=http, max_queued_requests=1)
+    async with running_api(config=config, ready=make_ready(max_num_seqs=1)) as api:
+
+        async def ask(tenant: str) -> int:
+            headers = {"x-tidemill-tenant": tenant}
+            return (await api.post("/v1/completions", {"prompt": "hi"}, headers=headers))[0]
+
+        tasks = [asyncio.create_task(ask("loud")) for _ in range(2)]
+        await api.core.until(lambda core: len(core.requests) == 2)
+        assert await ask("loud") == 429
+        tasks.append(asyncio.create_task(ask("quiet")))
+        await api.core.until(lambda core: len(core.requests) == 3)
+        assert await ask("quiet") == 429
+        for index in range(3):
+            await api.send_tokens(index, "a", "length")
+        assert await asyncio.gather(*tasks) == [200] * 3

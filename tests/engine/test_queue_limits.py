@@ -19,10 +19,12 @@ def make_meter(*, requests: int = 100, tokens: int | None = None) -> QueueMeter:
     return QueueMeter(QueueLimits(max_requests=requests, max_waiting_tokens=tokens))
 
 
-def refusal(meter: QueueMeter, *, requests: int = 1, tokens: int = 10, now: float = 0.0) -> int | None:
+def refusal(
+    meter: QueueMeter, *, requests: int = 1, tokens: int = 10, now: float = 0.0, tenant: str = ""
+) -> int | None:
     """Return the Retry-After of a refusal, or None where there is room."""
     try:
-        meter.require_room(requests, tokens, now)
+        meter.require_room(requests, tokens, now, tenant=tenant)
     except Overloaded as error:
         return int(error.retry_after_seconds)
     return None
@@ -63,6 +65,41 @@ def test_a_prompt_over_the_whole_limit_is_taken_when_nobody_waits() -> None:
     assert refusal(meter, tokens=5000) is None
     meter.enter("a", 5000)
     assert refusal(meter, tokens=1) is not None
+
+
+def test_a_tenant_that_fills_the_queue_does_not_shut_out_another_one() -> None:
+    meter = make_meter(requests=8)
+    for index in range(8):
+        meter.enter(f"loud-{index}", 10, tenant="loud")
+    assert refusal(meter, tenant="loud") is not None
+    for index in range(2):
+        assert refusal(meter, tenant="quiet") is None
+        meter.enter(f"quiet-{index}", 10, tenant="quiet")
+    assert refusal(meter, tenant="quiet") is not None, "what is kept for others has a bound, too"
+    meter.leave("quiet-0", 1.0)
+    assert refusal(meter, tenant="loud") is not None, "and it is not for those who have filled the rest"
+    assert refusal(meter, tenant="quiet") is None
+
+
+def test_a_tenant_with_its_even_share_gets_nothing_of_what_is_kept_for_others() -> None:
+    meter = make_meter(requests=8)
+    for index in range(8):
+        meter.enter(str(index), 10, tenant=("red", "blue")[index % 2])
+    assert refusal(meter, tenant="red") is not None
+    assert refusal(meter, requests=2, tenant="green") is None
+    assert refusal(meter, requests=3, tenant="green") is not None
+
+
+def test_a_tenant_whose_prompts_fill_the_queue_does_not_shut_out_another_one() -> None:
+    meter = make_meter(tokens=100)
+    meter.enter("a", 100, tenant="loud")
+    assert refusal(meter, tokens=1, tenant="loud") is not None
+    assert refusal(meter, tokens=25, tenant="quiet") is None
+    assert refusal(meter, tokens=26, tenant="quiet") is not None
+    meter.start("a", 1.0)
+    meter.enter("b", 100, tenant="quiet")
+    assert refusal(meter, tokens=1, tenant="quiet") is not None
+    assert refusal(meter, tokens=25, tenant="loud") is None, "what has started waits no more"
 
 
 def test_retry_after_is_the_time_that_the_queue_needs_at_its_measured_rate() -> None:

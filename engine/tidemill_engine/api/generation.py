@@ -108,13 +108,14 @@ class Generator:
             for index in range(len(prompts) * options.n)
         ]
         num_prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
-        self.queue.require_room(len(lives), num_prompt_tokens, self.clock())
+        self.queue.require_room(len(lives), num_prompt_tokens, self.clock(), tenant=terms.tenant)
         requests = [live.request for live in lives]
-        mailbox = self.client.submit(requests, max_in_flight=self._limits.max_requests)
+        mailbox = self.client.submit(requests, max_in_flight=self._limits.most_requests)
         for live in lives:
             self._live[live.request.request_id] = live
             is_first = live.request.sibling == 0
-            self.queue.enter(live.request.request_id, len(live.request.prompt_token_ids) * is_first)
+            num_tokens = len(live.request.prompt_token_ids) * is_first
+            self.queue.enter(live.request.request_id, num_tokens, tenant=terms.tenant)
         try:
             yield Generation(self, lives, mailbox, num_prompt_tokens=num_prompt_tokens)
         finally:
