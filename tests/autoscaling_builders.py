@@ -14,6 +14,7 @@ from tidemill_operator.autoscaling.model import (
     GatewayLoad,
     Histogram,
     ReplicaLoad,
+    ScaleToZero,
     ScalingPolicy,
     ScalingState,
     SloTargets,
@@ -21,6 +22,7 @@ from tidemill_operator.autoscaling.model import (
 )
 
 START = 1_800_000_000.0
+TO_ZERO = ScaleToZero(idle_after_seconds=600)
 BOUNDS = (0.1, 0.5, 1.0, 2.0, 4.0, float("inf"))
 STEP_TIMES = StepTimes(
     fixed_seconds=0.03,
@@ -105,6 +107,19 @@ def with_figures(load: FleetLoad, **changes: Any) -> FleetLoad:
             replace(r, figures=replace(r.figures, **changes)) if r.figures is not None else r
             for r in load.replicas
         ),
+    )
+
+
+def finding(decision: Decision, condition: str) -> str:
+    """Give the status of a condition that a decision tells."""
+    return next(f.status for f in decision.findings if f.condition == condition)
+
+
+def gateways(*demands: object) -> tuple[GatewayLoad, ...]:
+    """Build a gateway for each demand; None is one that does not answer."""
+    return tuple(
+        GatewayLoad(name=f"gateway-{i}", started=START - 5000, demand=demand)  # type: ignore[arg-type]
+        for i, demand in enumerate(demands)
     )
 
 

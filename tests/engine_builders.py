@@ -248,3 +248,11 @@ def make_harness(
         runner=runner,
         depth=depth,
     )
+
+
+def alone(prompt: list[int], max_tokens: int) -> list[int]:
+    """Return what the sim model answers when nobody else is served and nothing is cut."""
+    harness = make_harness(num_blocks=512, max_num_batched_tokens=2048)
+    harness.add(make_request("alone", prompt=prompt, max_tokens=max_tokens))
+    harness.run()
+    return harness.tokens("alone")

@@ -46,6 +46,19 @@ def make_context(spec: dict[str, Any] | None = None) -> manifests.Context:
     )
 
 
+def pod_spec(spec: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Build the pod of an engine."""
+    built: dict[str, Any] = manifests.build_pod_template(make_context(spec))["spec"]
+    return built
+
+
+def engine_container(spec: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Build the only container of an engine's pod."""
+    (container,) = pod_spec(spec)["containers"]
+    built: dict[str, Any] = container
+    return built
+
+
 def make_pod(revision: str, number: int = 0, **changes: Any) -> PodView:
     """Build a pod that runs and is not ready yet."""
     values = {

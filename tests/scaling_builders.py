@@ -19,6 +19,7 @@ from tidemill_operator.autoscaling.model import (
     Term,
 )
 from tidemill_operator.fleet.facts import ServiceFacts
+from tidemill_operator.fleet.keeper import Keeper
 from tidemill_operator.fleet.scraper import EngineAnswer, GatewayAnswer
 from tidemill_operator.keys import Key
 from tidemill_operator.observed import GatewayView, PodView
@@ -173,3 +174,14 @@ class FakeDecide:
             terms=self.terms,
             clamps=self.clamps,
         )
+
+
+def make_keeper(
+    decide: FakeDecide | None = None, status: dict[str, Any] | None = None, **facts: Any
+) -> Keeper:
+    """Build a keeper whose engines and gateway have answered."""
+    keeper = Keeper(make_facts(**facts), status or {}, decide or FakeDecide())
+    for pod in keeper.facts.pods:
+        keeper.take_engine(pod.uid, engine_answer(num_waiting=3, held_blocks=25.0))
+    keeper.take_gateways({"gateway-0": gateway_answer(held_requests=1)})
+    return keeper

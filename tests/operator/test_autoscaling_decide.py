@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from autoscaling_builders import (
     START,
     Scenario,
+    finding,
+    gateways,
     make_demand,
     make_figures,
     make_histogram,
@@ -18,33 +20,15 @@ from autoscaling_builders import (
     with_figures,
 )
 from examples import examples
-from tidemill_operator.autoscaling.decide import desired_replicas
 from tidemill_operator.autoscaling.model import (
     Behavior,
-    Decision,
     FleetLoad,
-    GatewayLoad,
     PacePolicy,
-    ScaleToZero,
     ScalingRules,
     ScalingState,
     Schedule,
-    SloTargets,
 )
 from tidemill_operator.autoscaling.state_json import from_json, to_json
-
-TO_ZERO = ScaleToZero(idle_after_seconds=600)
-
-
-def finding(decision: Decision, condition: str) -> str:
-    return next(f.status for f in decision.findings if f.condition == condition)
-
-
-def gateways(*demands: object) -> tuple[GatewayLoad, ...]:
-    return tuple(
-        GatewayLoad(name=f"gateway-{i}", started=START - 5000, demand=demand)  # type: ignore[arg-type]
-        for i, demand in enumerate(demands)
-    )
 
 
 def test_kv_stock_is_not_a_rate_so_a_growing_queue_scales_up_at_16_percent_kv_use() -> None:
@@ -68,58 +52,6 @@ def test_prefill_heavy_load_scales_up_although_kv_use_is_stuck_at_32_percent() -
     )
     decision = Scenario().run(load, 60, rate=2.0, prompt=6000, output=20)
     assert decision.replicas > 2
-
-
-def test_metrics_labels_missing_is_not_zero_but_a_hold() -> None:
-    load = make_load(3, replicas=tuple(make_replica(n, figures=None) for n in range(3)))
-    decision = Scenario().run(load, 1200, rate=0.0)
-    assert decision.replicas == 3
-    assert decision.reason == "MetricsMissing"
-    assert finding(decision, "MetricsAvailable") == "False"
-    assert finding(decision, "ScalingActive") == "False"
-
-
-@pytest.mark.parametrize("count", [0, 1, 5])
-def test_metrics_outage_reads_as_a_hold_at_the_current_count_and_recovers_by_itself(count: int) -> None:
-    policy = make_policy(min_replicas=0, scale_to_zero=TO_ZERO)
-    dark = make_load(
-        count,
-        replicas=tuple(make_replica(n, figures=None, missing_reason="timed out") for n in range(count)),
-        gateways=gateways(None),
-    )
-    scenario = Scenario(policy)
-    scenario.run(dark, 1800)
-    assert {decision.replicas for decision in scenario.decisions} == {count}
-    assert scenario.last.reason in {"MetricsMissing", "AtZero"}
-    back = scenario.run(make_load(count), 30, rate=1.0)
-    assert count == 0 or finding(back, "MetricsAvailable") == "True"
-
-
-def test_stale_figures_are_unknown_and_not_the_last_value() -> None:
-    stale = with_figures(make_load(3), sampled_at=START - 60)
-    decision = desired_replicas(stale, make_policy(), ScalingState(), START)
-    assert decision.replicas == 3
-    assert finding(decision, "MetricsAvailable") == "False"
-
-
-def test_a_replica_without_figures_counts_as_at_target_on_the_way_down() -> None:
-    replicas = (make_replica(0), make_replica(1), make_replica(2, figures=None))
-    scenario = Scenario(make_policy(slo=SloTargets()))
-    scenario.run(make_load(3, replicas=replicas), 900, rate=0.2)
-    known = Scenario(make_policy(slo=SloTargets()))
-    known.run(make_load(3), 900, rate=0.2)
-    assert scenario.last.replicas > known.last.replicas == 1
-
-
-def test_a_silent_gateway_is_not_an_idle_one() -> None:
-    scenario = Scenario(make_policy(min_replicas=0, scale_to_zero=TO_ZERO))
-    load = make_load(
-        1,
-        replicas=(make_replica(0, figures=make_figures(num_running=0)),),
-        gateways=gateways(make_demand(), None),
-    )
-    scenario.run(load, 3600)
-    assert scenario.last.replicas == 1
 
 
 def test_waits_for_all_ready_is_wrong_so_the_ready_ones_load_scales_and_what_is_coming_counts() -> None:
@@ -181,11 +113,6 @@ def test_restart_forgets_nothing_a_window_in_progress_goes_on() -> None:
     assert scenario.run(idle, 300, rate=0.2).replicas < 4
 
 
-def test_status_lost_on_restore_means_hold_until_the_load_is_measured_again() -> None:
-    scenario = Scenario()
-    assert {scenario.step(make_load(5), rate=1.0).replicas for _ in range(10)} == {5}
-
-
 def first_removal_seconds(load: FleetLoad, *, rate: float) -> float:
     """Give when a fleet of which nothing is remembered is first made smaller."""
     scenario = Scenario()
@@ -200,27 +127,6 @@ def test_after_a_restart_an_idle_fleet_shrinks_sooner_than_one_whose_load_is_sti
     assert 20 <= idle < 60 <= busy
 
 
-def test_to_zero_in_one_step_is_wrong_five_replicas_go_down_by_the_rules_and_to_zero_after_idle_after() -> (
-    None
-):
-    policy = make_policy(min_replicas=0, scale_to_zero=TO_ZERO)
-    scenario = Scenario(policy)
-    scenario.run(with_figures(make_load(5), held_blocks=3000), 300, rate=6.0)
-    ended, load, seen = scenario.now, make_load(5), []
-    while scenario.now < ended + 1500:
-        demand = make_demand(last_request_time=ended)
-        load = make_load(load.current_replicas, gateways=gateways(demand))
-        load = with_figures(load, num_running=0, held_blocks=0)
-        decision = scenario.step(load)
-        if decision.replicas != load.current_replicas:
-            seen.append((scenario.now - ended, decision.replicas))
-            load = make_load(decision.replicas)
-    assert [count for at, count in seen if at < 600][-1:] == [1]
-    assert seen[-1][1] == 0
-    assert seen[-1][0] >= 600
-    assert scenario.last.replicas == 0
-
-
 def test_wrong_filter_runaway_only_the_replicas_given_are_counted_and_deleted_ones_leave_at_once() -> None:
     scenario = Scenario()
     scenario.run(with_figures(make_load(4), held_blocks=3900), 120, rate=5.0)
@@ -228,51 +134,6 @@ def test_wrong_filter_runaway_only_the_replicas_given_are_counted_and_deleted_on
     scenario.step(gone, rate=0.1)
     keys = [key for key in scenario.state.memory.counters if key.startswith("pod/")]
     assert [key.split("/")[1] for key in keys] == ["uid-0"]
-
-
-def test_a_service_at_zero_wakes_for_held_requests_with_as_many_replicas_as_they_fill() -> None:
-    policy = make_policy(min_replicas=0, scale_to_zero=TO_ZERO)
-    held = make_load(0, gateways=gateways(make_demand(held_requests=40)))
-    assert desired_replicas(held, policy, ScalingState(), START).replicas == 3
-    asked = make_load(0, activation_request_time=START - 5)
-    decision = desired_replicas(asked, policy, ScalingState(), START)
-    assert (decision.replicas, decision.reason) == (1, "Activation")
-
-
-@pytest.mark.parametrize("num_starting", [1, 2, 3])
-def test_replicas_that_wake_count_for_the_held_requests_before_they_are_ready(num_starting: int) -> None:
-    policy = make_policy(min_replicas=0, scale_to_zero=TO_ZERO, queue_length_per_replica=1.0)
-    starting = tuple(
-        make_replica(n, is_ready=False, ready_since=None, figures=None) for n in range(num_starting)
-    )
-    held = make_load(0, replicas=starting, gateways=gateways(make_demand(held_requests=16)))
-    held = replace(held, current_replicas=num_starting)
-    assert desired_replicas(held, policy, ScalingState(), START).replicas == num_starting
-
-
-def test_a_wish_from_before_the_service_went_to_zero_wakes_nothing() -> None:
-    policy = make_policy(min_replicas=0, scale_to_zero=TO_ZERO)
-    asked = make_load(0, activation_request_time=START - 20)
-    went_later = ScalingState(last_scale_time=START - 5)
-    assert desired_replicas(asked, policy, went_later, START).replicas == 0
-    went_before = ScalingState(last_scale_time=START - 60)
-    assert desired_replicas(asked, policy, went_before, START).replicas == 1
-
-
-def test_a_service_at_zero_stays_there_while_nobody_asks() -> None:
-    policy = make_policy(min_replicas=0, scale_to_zero=TO_ZERO)
-    scenario = Scenario(policy)
-    scenario.run(make_load(0), 600)
-    assert {decision.replicas for decision in scenario.decisions} == {0}
-
-
-def test_never_to_zero_before_the_first_ready() -> None:
-    policy = make_policy(min_replicas=0, scale_to_zero=TO_ZERO)
-    starting = make_replica(0, is_ready=False, ready_since=None, figures=None)
-    load = make_load(1, replicas=(starting,), has_been_ready=False)
-    scenario = Scenario(policy)
-    scenario.run(load, 3600)
-    assert {decision.replicas for decision in scenario.decisions} == {1}
 
 
 def test_a_missed_ttft_without_a_backlog_is_said_and_is_no_reason_to_scale() -> None:
@@ -336,16 +197,6 @@ def test_learns_the_start_up_time_of_pods_that_become_ready() -> None:
     new = make_replica(1, created=START, ready_since=START + 75)
     scenario.step(make_load(2, replicas=(make_replica(0), new)), rate=1.0)
     assert scenario.state.learned.startup_seconds == pytest.approx(75)
-
-
-def test_engines_that_tell_neither_slots_nor_step_times_get_one_more_for_a_queue_and_not_a_second() -> None:
-    silent = make_figures(step_times=None, max_num_seqs=None)
-    held = gateways(make_demand(held_requests=9))
-    load = make_load(1, replicas=(make_replica(0, figures=silent),), gateways=held)
-    assert Scenario().step(load).replicas == 2
-    coming = make_replica(1, is_ready=False, ready_since=None, figures=None)
-    both = make_load(2, replicas=(make_replica(0, figures=silent), coming), gateways=held)
-    assert Scenario().step(both).replicas == 2
 
 
 LOADS = st.builds(

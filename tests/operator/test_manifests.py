@@ -1,210 +1,14 @@
-"""What the builders make of a spec."""
+"""What the builders make of a spec, the engine's pod aside."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from operator_builders import IMAGE, make_context, make_service
-from tidemill_engine.__main__ import make_parser
-from tidemill_engine.serve_flags import make_config
+from operator_builders import make_context, make_service
 from tidemill_operator import manifests, names
 from tidemill_operator.observed import GatewayView
-
-Object = dict[str, Any]
-
-
-def pod_spec(spec: Object | None = None) -> Object:
-    built: Object = manifests.build_pod_template(make_context(spec))["spec"]
-    return built
-
-
-def engine(spec: Object | None = None) -> Object:
-    (container,) = pod_spec(spec)["containers"]
-    built: Object = container
-    return built
-
-
-def test_pods_satisfy_the_restricted_standard() -> None:
-    spec, container = pod_spec(), engine()
-    assert spec["securityContext"]["runAsNonRoot"] is True
-    assert spec["securityContext"]["runAsUser"] == 65532
-    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert container["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
-    assert spec["automountServiceAccountToken"] is False
-
-
-def test_the_engine_is_told_everything_the_spec_says() -> None:
-    args = engine(
-        {
-            "model": {"uri": "builtin://m", "servedNames": ["a", "b"]},
-            "engine": {
-                "dtype": "float32",
-                "maxModelLen": 1024,
-                "kvCache": {"blockSize": 16},
-                "maxNumSeqs": 8,
-                "maxNumBatchedTokens": 512,
-                "args": ["--seed", "7"],
-            },
-            "drain": {"timeout": "1m"},
-        }
-    )["args"]
-    assert args[:2] == ["serve", "builtin://m"]
-    text = " ".join(args)
-    for words in (
-        "--served-model-name a b --host",
-        "--port 8000",
-        "--admin-port 8001",
-        "--admin-token-file /var/run/tidemill/admin/token",
-        "--drain-timeout 60",
-        "--dtype float32",
-        "--max-model-len 1024",
-        "--max-num-seqs 8",
-        "--max-num-batched-tokens 512",
-        "--block-size 16",
-    ):
-        assert words in text
-    assert args[-2:] == ["--seed", "7"]
-
-
-def test_the_engine_is_told_how_weights_are_held() -> None:
-    args = engine({"engine": {"quantization": "int8"}})["args"]
-    assert args[args.index("--quantization") + 1] == "int8"
-
-
-def test_what_the_spec_leaves_open_is_the_engines_choice() -> None:
-    assert not {"--dtype", "--max-model-len", "--max-num-seqs", "--block-size"} & set(engine()["args"])
-
-
-def test_the_spec_chooses_the_image_before_the_operator_does() -> None:
-    assert engine()["image"] == IMAGE
-    assert engine({"engine": {"image": "mine:1"}})["image"] == "mine:1"
-
-
-def test_a_start_may_take_as_long_as_the_load_timeout() -> None:
-    probe = engine({"model": {"uri": "sim://m", "loadTimeout": "61s"}})["startupProbe"]
-    assert probe["failureThreshold"] * probe["periodSeconds"] == 62
-
-
-def test_a_pod_has_time_to_drain() -> None:
-    assert pod_spec({"drain": {"timeout": "2m"}})["terminationGracePeriodSeconds"] == 140
-
-
-def test_an_engine_that_hangs_is_not_given_the_time_of_a_drain() -> None:
-    container = engine({"drain": {"timeout": "10m"}})
-    for probe in ("startupProbe", "livenessProbe"):
-        assert container[probe]["terminationGracePeriodSeconds"] == 30
-
-
-def test_home_is_writable_unless_the_person_says_otherwise() -> None:
-    assert engine()["env"] == [{"name": "HOME", "value": "/tmp"}]
-    own = [{"name": "HOME", "value": "/work"}]
-    assert engine({"engine": {"env": own}})["env"] == own
-
-
-@pytest.mark.parametrize("where", ["requests", "limits"])
-def test_a_gpu_brings_shared_memory(where: str) -> None:
-    spec = pod_spec({"resources": {where: {"nvidia.com/gpu": 1}}})
-    assert {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "2Gi"}} in spec["volumes"]
-    assert {"name": "shm", "mountPath": "/dev/shm"} in spec["containers"][0]["volumeMounts"]
-    assert "shm" not in {volume["name"] for volume in pod_spec()["volumes"]}
-
-
-def test_shared_memory_grows_with_the_gpus_that_talk_through_it() -> None:
-    spec = pod_spec({"resources": {"limits": {"nvidia.com/gpu": "8"}}})
-    assert {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "8Gi"}} in spec["volumes"]
-
-
-def test_replicas_of_a_revision_spread_where_they_can() -> None:
-    spreads = pod_spec()["topologySpreadConstraints"]
-    assert [s["topologyKey"] for s in spreads] == ["topology.kubernetes.io/zone", "kubernetes.io/hostname"]
-    assert {s["whenUnsatisfiable"] for s in spreads} == {"ScheduleAnyway"}
-    revision = make_context().spec.revision
-    assert spreads[0]["labelSelector"]["matchLabels"] == names.revision_selector_labels("chat", revision)
-
-
-def test_the_kv_cache_and_the_policy_reach_the_engine() -> None:
-    cache = {
-        "memoryUtilizationPercent": 85,
-        "swapSpace": "1536Mi",
-        "watermarks": {"highPercent": 80, "lowPercent": 60},
-    }
-    text = " ".join(engine({"engine": {"kvCache": cache, "schedulingPolicy": "slo"}})["args"])
-    for words in (
-        "--gpu-memory-utilization 0.85",
-        "--swap-space 1.5",
-        "--kv-watermarks 0.8,0.6,0.95",
-        "--scheduling-policy slo",
-    ):
-        assert words in text
-
-
-def test_the_engine_understands_every_flag_that_the_operator_writes() -> None:
-    cache = {
-        "memoryUtilizationPercent": 85,
-        "blockSize": 16,
-        "swapSpace": "1Gi",
-        "watermarks": {"highPercent": 80},
-    }
-    written = {
-        "dtype": "float32",
-        "maxModelLen": 64,
-        "maxNumSeqs": 2,
-        "maxNumBatchedTokens": 32,
-        "schedulingPolicy": "sjf",
-        "kvCache": cache,
-    }
-    read = make_config(make_parser().parse_args(engine({"engine": written})["args"]), None)
-    assert read.core.cache.memory_utilization == 0.85
-    assert read.core.cache.swap_bytes == 1 << 30
-    assert read.core.scheduler.watermarks.high == 0.8
-    assert read.core.scheduler.order.policy == "sjf"
-
-
-def test_a_persons_container_becomes_a_sidecar_that_outlives_the_engine() -> None:
-    beside = {"name": "log", "image": "log:1"}
-    spec = pod_spec({"template": {"spec": {"containers": [beside], "nodeSelector": {"gpu": "h200"}}}})
-    assert [container["name"] for container in spec["containers"]] == ["engine"]
-    assert spec["initContainers"] == [{**beside, "restartPolicy": "Always"}]
-    assert spec["nodeSelector"] == {"gpu": "h200"}
-
-
-def test_a_persons_words_about_the_engine_add_to_the_operators() -> None:
-    volume = {"name": "extra", "emptyDir": {}}
-    written = {
-        "spec": {
-            "containers": [
-                {
-                    "name": "engine",
-                    "env": [{"name": "A", "value": "1"}],
-                    "volumeMounts": [{"name": "extra", "mountPath": "/extra"}],
-                }
-            ],
-            "volumes": [volume],
-            "priorityClassName": "high",
-            "runtimeClassName": "nvidia",
-            "schedulingGates": [{"name": "example.com/wait"}],
-            "tolerations": [{"operator": "Exists"}],
-        }
-    }
-    spec, plain = pod_spec({"template": written}), pod_spec()
-    (container,) = spec["containers"]
-    assert {"name": "A", "value": "1"} in container["env"]
-    assert container["args"] == plain["containers"][0]["args"]
-    assert container["volumeMounts"] == [
-        *plain["containers"][0]["volumeMounts"],
-        {"name": "extra", "mountPath": "/extra"},
-    ]
-    assert volume in spec["volumes"]
-    assert spec["priorityClassName"] == "high"
-    assert spec["runtimeClassName"] == "nvidia"
-    assert spec["schedulingGates"] == [{"name": "example.com/wait"}]
 
 
 def test_labels_that_are_handed_on_reach_deployment_and_pods() -> None:
@@ -220,25 +24,6 @@ def test_only_labels_on_the_list_are_handed_on() -> None:
     service = make_service(labels={"kueue.x-k8s.io/queue-name": "team", "team": "a", "cost": "b"})
     settings = manifests.PodSettings(propagated_labels=(*names.PROPAGATED_LABELS, "cost"))
     assert settings.labels_of(service) == {"cost": "b", "kueue.x-k8s.io/queue-name": "team"}
-
-
-def test_a_volume_with_a_model_is_mounted_read_only() -> None:
-    spec = pod_spec({"model": {"uri": "pvc://weights/llama/8b v2".replace(" ", "-")}})
-    (container,) = spec["containers"]
-    claim = {"claimName": "weights", "readOnly": True}
-    assert {"name": "models", "persistentVolumeClaim": claim} in spec["volumes"]
-    assert {"name": "models", "mountPath": "/models", "readOnly": True} in container["volumeMounts"]
-    assert container["args"][1] == "file:///models/llama/8b-v2"
-    assert "initContainers" not in spec
-
-
-def test_an_image_with_a_model_is_mounted_and_pulled_with_its_secret() -> None:
-    model = {"uri": "oci://registry.example.com/org/model:v1?path=gguf/a.gguf", "secretRef": {"name": "pull"}}
-    spec = pod_spec({"model": model})
-    image = {"reference": "registry.example.com/org/model:v1"}
-    assert {"name": "models", "image": image} in spec["volumes"]
-    assert spec["containers"][0]["args"][1] == "file:///models/gguf/a.gguf"
-    assert spec["imagePullSecrets"] == [{"name": "pull"}]
 
 
 def test_no_selector_depends_on_whether_a_pod_is_routable() -> None:
@@ -300,15 +85,6 @@ def test_a_route_leads_gateways_to_the_service(hostnames: list[str] | None, pref
     assert rule["matches"] == [{"path": {"type": "PathPrefix", "value": prefix}}]
     assert rule["backendRefs"] == [{"name": "chat", "port": 80}]
     assert manifests.build_http_route(make_context()) is None
-
-
-def test_a_model_over_several_gpus_is_one_process_for_each() -> None:
-    limits = {"limits": {"nvidia.com/gpu": 4}}
-    args = engine({"parallelism": {"tensor": 4}, "resources": limits})["args"]
-    assert make_config(make_parser().parse_args(args), None).core.device.tensor_parallel_size == 4
-    (memory,) = (v for v in pod_spec({"resources": limits})["volumes"] if v["name"] == "shm")
-    assert memory["emptyDir"] == {"medium": "Memory", "sizeLimit": "4Gi"}
-    assert "--tensor-parallel-size" not in engine()["args"]
 
 
 def test_there_is_no_ingress_unless_asked_for() -> None:
