@@ -51,6 +51,7 @@ class Bench:
         tokens: int = 10,
         outputs: int = 10,
         tenant: str = "",
+        weight: float | None = None,
         priority: int = 0,
         ttft: float | None = None,
     ) -> Request:
@@ -61,6 +62,7 @@ class Bench:
             sampling=SamplingParams(max_tokens=outputs),
             arrival_time=self.now,
             tenant=tenant,
+            tenant_weight=weight,
             priority=priority,
             ttft_slo_seconds=ttft,
         )

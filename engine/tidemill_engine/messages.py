@@ -50,6 +50,8 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     sibling: int = 0
     tenant: str = ""
     """Who pays: fairness, cache isolation and accounting go by it. Only a trusted source names it."""
+    tenant_weight: float | None = None
+    """Its tenant's share from now on; None where the engine's own configuration counts."""
     priority: int = 0
     """Its class, least first; counts under every order but `fifo`."""
     ttft_slo_seconds: float | None = None

@@ -80,6 +80,7 @@ class Request:
         self.seed = seed
         self.arrival_time = message.arrival_time
         self.tenant = message.tenant
+        self.tenant_weight = message.tenant_weight
         self.priority = message.priority
         self.ttft_slo_seconds = message.ttft_slo_seconds
         self.itl_slo_seconds = message.itl_slo_seconds

@@ -1,8 +1,8 @@
 """Who asks, and what the engine is told about it.
 
-Pure. Knows keys by their hashes, tenants' policies, and the headers by which engines learn of tenant, class
-and SLO. Refuses to know sockets and bodies. Engines believe these headers from a gateway alone, which they
-know by a token; from clients the gateway takes none of them as it is.
+Pure. Knows keys by their hashes, tenants' policies, and the headers by which engines learn of tenant, share,
+class and SLO. Refuses to know sockets and bodies. Engines believe these headers from a gateway alone, which
+they know by a token; from clients the gateway takes none of them as it is.
 """
 
 from collections.abc import Mapping
@@ -15,6 +15,7 @@ from tidemill_gateway.service_spec import Routing, TenantPolicy
 
 TENANT_HEADER: Final = "x-tidemill-tenant"
 PRIORITY_HEADER: Final = "x-tidemill-priority"
+WEIGHT_HEADER: Final = "x-tidemill-weight"
 SLO_TTFT_HEADER: Final = "x-tidemill-slo-ttft-ms"
 SLO_ITL_HEADER: Final = "x-tidemill-slo-itl-ms"
 MAX_NUMBER_CHARACTERS: Final = 12
@@ -59,6 +60,8 @@ def engine_headers(caller: Caller, routing: Routing, asked: Mapping[str, str]) -
         headers["Authorization"] = f"Bearer {caller.engine_token}"
         headers[TENANT_HEADER] = caller.policy.name
         headers[PRIORITY_HEADER] = str(max(caller.policy.priority, _integer(asked.get(PRIORITY_HEADER))))
+        if caller.policy.weight != 1:
+            headers[WEIGHT_HEADER] = str(caller.policy.weight)
     for header, default in ((SLO_TTFT_HEADER, routing.slo_ttft_ms), (SLO_ITL_HEADER, routing.slo_itl_ms)):
         value = asked.get(header) or (str(default) if default is not None else "")
         if value and len(value) <= MAX_NUMBER_CHARACTERS:

@@ -107,6 +107,8 @@ def test_nothing_said_means_no_tenant_no_class_and_no_slo() -> None:
         ({}, {"x-tidemill-priority": "high"}, "x-tidemill-priority"),
         ({}, {"x-tidemill-priority": "9999999"}, "x-tidemill-priority"),
         ({}, {"x-tidemill-tenant": "x" * 129}, "x-tidemill-tenant"),
+        ({}, {"x-tidemill-weight": "0"}, "x-tidemill-weight"),
+        ({}, {"x-tidemill-weight": "much"}, "x-tidemill-weight"),
     ],
 )
 def test_bad_terms_are_refused_by_name(body: dict[str, object], headers: dict[str, str], param: str) -> None:

@@ -9,7 +9,12 @@ from api_builders import make_serve_config, running_api
 from fake_core import make_ready
 from tidemill_engine.api.config import HttpConfig
 
-TERMS = {"x-tidemill-tenant": "alice", "x-tidemill-priority": "2", "x-tidemill-slo-ttft-ms": "250"}
+TERMS = {
+    "x-tidemill-tenant": "alice",
+    "x-tidemill-weight": "3",
+    "x-tidemill-priority": "2",
+    "x-tidemill-slo-ttft-ms": "250",
+}
 
 
 async def test_terms_reach_the_core_where_headers_are_trusted() -> None:
@@ -20,16 +25,17 @@ async def test_terms_reach_the_core_where_headers_are_trusted() -> None:
         await api.send_tokens(0, "ab", "length")
         assert (await task)[0] == 200
         request = api.core.requests[0]
-        assert (request.tenant, request.priority) == ("alice", 2)
+        assert (request.tenant, request.tenant_weight, request.priority) == ("alice", 3.0, 2)
         assert (request.ttft_slo_seconds, request.itl_slo_seconds) == (0.25, 0.04)
 
 
-async def test_a_stranger_s_headers_name_neither_tenant_nor_class() -> None:
+async def test_a_stranger_s_headers_name_neither_tenant_nor_share_nor_class() -> None:
     async with running_api() as api:
         task = asyncio.create_task(api.post("/v1/completions", {"prompt": "hi"}, headers=TERMS))
         await api.send_tokens(0, "ab", "length")
         assert (await task)[0] == 200
-        assert (api.core.requests[0].tenant, api.core.requests[0].priority) == ("", 0)
+        request = api.core.requests[0]
+        assert (request.tenant, request.tenant_weight, request.priority) == ("", None, 0)
 
 
 async def test_the_key_s_tenant_wins_and_a_wrong_key_is_refused(tmp_path: Path) -> None:

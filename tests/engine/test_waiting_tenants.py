@@ -31,6 +31,26 @@ def test_weights_divide_what_is_served() -> None:
     assert 270 <= taken.count("big") <= 330
 
 
+def test_a_weight_that_comes_with_requests_goes_before_the_configured_one_and_counts_at_once() -> None:
+    bench = Bench(weights={"big": 0.1})
+    for index in range(800):
+        bench.add(f"b{index}", tokens=100, tenant="big", weight=3.0)
+        bench.add(f"s{index}", tokens=100, tenant="small")
+    taken = [bench.take()[0].tenant for _ in range(400)]
+    assert 270 <= taken.count("big") <= 330
+    bench.add("last", tokens=100, tenant="big", weight=1.0)
+    taken = [bench.take()[0].tenant for _ in range(400)]
+    assert 170 <= taken.count("big") <= 230
+
+
+def test_a_weight_that_comes_with_requests_gives_slots() -> None:
+    bench = Bench(num_slots=8)
+    for index in range(8):
+        bench.add(f"big-{index}", tenant="big", weight=3.0)
+    bench.add("other", tenant="other")
+    assert [request.tenant for request in bench.take(most=8)].count("big") == 6
+
+
 @pytest.mark.parametrize(
     ("sentence", "weights", "others", "idle_seconds", "most"),
     [

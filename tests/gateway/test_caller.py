@@ -75,6 +75,13 @@ def test_a_client_may_ask_for_a_later_class_than_its_tenants_and_for_no_earlier_
     assert headers({"x-tidemill-priority": asked})["x-tidemill-priority"] == priority
 
 
+@pytest.mark.parametrize(("weight", "told"), [(3, "3"), (1, None)])
+def test_the_engine_learns_a_tenants_share_where_it_is_not_one(weight: int, told: str | None) -> None:
+    caller = Caller(policy=TenantPolicy(name="red", weight=weight), engine_token="token")
+    given = engine_headers(caller, LOCKED, {"x-tidemill-weight": "1000"})
+    assert given.get("x-tidemill-weight") == told
+
+
 def test_an_slo_is_passed_on_and_the_services_own_is_the_default() -> None:
     routing = Routing(needs_key=True, slo_ttft_ms=2000, slo_itl_ms=100)
     given = headers({"x-tidemill-slo-ttft-ms": "500"}, routing)

@@ -131,6 +131,7 @@ class Generator:
             arrival_time=order.arrival_time,
             sibling=index % order.options.n,
             tenant=terms.tenant,
+            tenant_weight=terms.tenant_weight,
             priority=terms.priority,
             ttft_slo_seconds=terms.ttft_slo_seconds,
             itl_slo_seconds=terms.itl_slo_seconds,

@@ -31,18 +31,23 @@ class _Idle(NamedTuple):
 
     counter: float
     left_at: float
+    weight: float
 
 
-_NOTHING = _Idle(0.0, float("-inf"))
+_NOTHING = _Idle(0.0, float("-inf"), 1.0)
 
 
 class TenantCounters:
-    """Counters `[capacity]` by tenant index; an index is given anew once its tenant is idle."""
+    """Counters `[capacity]` by tenant index; an index is given anew once its tenant is idle.
+
+    `weights` are those of tenants whose requests bring none.
+    """
 
     def __init__(self, weights: Mapping[str, float] | None = None) -> None:
         self._weights = dict(weights or {})
         self._indices: dict[str, int] = {}
         self._names: dict[int, str] = {}
+        self._weight_of: dict[int, float] = {}
         self._num_live: dict[int, int] = {}
         self._num_waiting: dict[int, int] = {}
         self._idle: OrderedDict[str, _Idle] = OrderedDict()
@@ -69,12 +74,14 @@ class TenantCounters:
         """Return the tenant that has this index now."""
         return self._names[index]
 
-    def enter(self, name: str) -> int:
-        """Count a request in and return its tenant's index."""
+    def enter(self, name: str, weight: float | None = None) -> int:
+        """Count a request in and return its tenant's index; what it says of the weight counts from now on."""
         index = self._indices.get(name)
         if index is None:
             index = self._take_index(name)
         self._num_live[index] += 1
+        self._weight_of[index] = self._weights.get(name, 1.0) if weight is None else weight
+        self._per_output[index] = OUTPUT_WEIGHT / self._weight_of[index]
         return index
 
     def num_running(self, index: int) -> int:
@@ -87,10 +94,10 @@ class TenantCounters:
         is_one_idle = newest is not None and now - newest.left_at < ACTIVE_SECONDS
         if len(self._indices) < 2 and not is_one_idle:
             return num_slots
-        weights = [self._weights.get(name, 1.0) for name in self._indices]
-        if is_one_idle:
-            weights.append(self._weights.get(next(reversed(self._idle)), 1.0))
-        share = self._weights.get(self._names[index], 1.0) / sum(weights)
+        total = sum(self._weight_of.values())
+        if newest is not None and is_one_idle:
+            total += newest.weight
+        share = self._weight_of[index] / total
         return max(-(-num_slots // 2), int(share * num_slots))
 
     def leave(self, index: int, now: float) -> None:
@@ -103,7 +110,7 @@ class TenantCounters:
         if not self._num_live:
             self._floor = max(self._floor, float(self._counters[index]))
         self._free.append(index)
-        self._idle[name] = _Idle(float(self._counters[index]), now)
+        self._idle[name] = _Idle(float(self._counters[index]), now, self._weight_of.pop(index))
         self._forget_overtaken(now)
 
     def begin_waiting(self, index: int, *, is_new: bool) -> None:
@@ -154,7 +161,6 @@ class TenantCounters:
         self._names[index] = name
         self._num_live[index] = 0
         self._counters[index] = self._idle.pop(name, _NOTHING).counter
-        self._per_output[index] = OUTPUT_WEIGHT / self._weights.get(name, 1.0)
         return index
 
     def _grow(self) -> None:

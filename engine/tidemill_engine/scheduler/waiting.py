@@ -100,7 +100,7 @@ class WaitingQueue:
     def push(self, request: Request, now: float) -> None:
         """Take in a new request, which gets its rank and its tenant's index."""
         request.rank = self._policy.rank(request)
-        request.tenant_index = self.tenants.enter(request.tenant)
+        request.tenant_index = self.tenants.enter(request.tenant, request.tenant_weight)
         self._live.add(request.request_id)
         self._insert(request, request.rank, is_new=True)
         self.refresh(now)
