@@ -101,9 +101,9 @@ class Activator:
             await writer.apply_status(manifest)
         except ApiError as error:
             logger.warning("could not ask %s/%s to wake: %s", service.namespace, service.name, error)
-            self._metrics.activations.labels(service.namespace, service.name, "failed").inc()
+            self._metrics.decisions.activations.labels(service.namespace, service.name, "failed").inc()
             return False
         self._last_sent[service.uid] = now
         logger.info("asked %s/%s to wake", service.namespace, service.name)
-        self._metrics.activations.labels(service.namespace, service.name, "asked").inc()
+        self._metrics.decisions.activations.labels(service.namespace, service.name, "asked").inc()
         return True

@@ -54,15 +54,15 @@ async def ready(request: web.Request) -> web.Response:
 async def write_metrics(request: web.Request) -> web.Response:
     """Write all metrics; what describes the world is taken from it now."""
     metrics, world = request.app[METRICS], request.app[STATE].world
-    metrics.known_services.set(len(world.services))
-    metrics.ready_replicas.clear()
-    metrics.held.clear()
+    metrics.view.known_services.set(len(world.services))
+    metrics.view.ready_replicas.clear()
+    metrics.view.held.clear()
     metrics.forget_gone({(service.namespace, service.name) for service in world.services.values()})
     for service in world.services_by_age:
         num_ready = sum(pod.takes_requests for pod in world.replicas(service))
-        metrics.ready_replicas.labels(service.namespace, service.name).set(num_ready)
+        metrics.view.ready_replicas.labels(service.namespace, service.name).set(num_ready)
         num_held = request.app[DEMAND].of(service.key).held_requests
-        metrics.held.labels(service.namespace, service.name).set(num_held)
+        metrics.view.held.labels(service.namespace, service.name).set(num_held)
     return web.Response(body=generate_latest(metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 

@@ -68,13 +68,13 @@ def make_middleware(metrics: GatewayMetrics, clock: Callable[[], float]) -> Midd
     async def observe(request: web.Request, handler: Handler) -> web.StreamResponse:
         record = Record(request_id=_request_id(request), clock=clock, arrived=clock())
         request[RECORD] = record
-        metrics.in_flight.inc()
+        metrics.traffic.in_flight.inc()
         code = CLIENT_LEFT
         try:
             response = await _answer(request, handler, record)
             code = response.status
         finally:
-            metrics.in_flight.dec()
+            metrics.traffic.in_flight.dec()
             _write_down(request, record, code, metrics)
         return response
 
@@ -105,7 +105,7 @@ def _write_down(request: web.Request, record: Record, code: int, metrics: Gatewa
     ended.requests.inc()
     ended.duration.observe(now - record.arrived)
     if record.cut_by:
-        metrics.streams_cut.labels(record.namespace, record.service, record.cut_by).inc()
+        metrics.traffic.streams_cut.labels(record.namespace, record.service, record.cut_by).inc()
     first_byte = "-"
     if record.first_byte is not None:
         ended.first_byte.observe(record.first_byte - record.arrived)

@@ -137,7 +137,7 @@ class Proxy:
         self._ledger.suspect(pod.uid)
         record.retries += 1
         reason = "draining" if outcome.is_draining else "unreachable"
-        self._metrics.upstream_retries.labels(service.namespace, service.name, reason).inc()
+        self._metrics.decisions.upstream_retries.labels(service.namespace, service.name, reason).inc()
         logger.info(
             "request %s: trying another replica than %s: %s", record.request_id, pod.name, outcome.reason
         )

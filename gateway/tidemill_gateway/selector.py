@@ -64,7 +64,7 @@ class Selector:
             is_prefix_aware=is_prefix_aware,
             turn=self._ledger.next_turn(),
         )
-        self._metrics.placements.labels(service.namespace, service.name, placement.reason).inc()
+        self._metrics.decisions.placements.labels(service.namespace, service.name, placement.reason).inc()
         return pods[placement.uid]
 
     def note_taken(self, service: Service, ask: Ask, pod: Pod) -> None:

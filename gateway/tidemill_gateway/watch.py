@@ -142,7 +142,7 @@ class Watch:
         """List and watch until cancelled."""
         while True:
             reason = await self._once()
-            self._metrics.watch_restarts.labels(self._source.kind.value, reason).inc()
+            self._metrics.view.watch_restarts.labels(self._source.kind.value, reason).inc()
             if self._num_failures:
                 await self._timing.sleep(self._delay())
 

@@ -99,7 +99,7 @@ class _WithinLimits:
         limits, num_gateways = self._caller.policy.limits, app[STATE].world.num_gateways
         refused = app[LIMITS].enter(self._key, limits, now, num_gateways)
         if refused is not None:
-            app[METRICS].limited.labels(self._service.namespace, self._service.name).inc()
+            app[METRICS].decisions.limited.labels(self._service.namespace, self._service.name).inc()
             raise errors.rate_limited(refused.reason, refused.retry_after_seconds)
 
     def __exit__(
