@@ -55,30 +55,45 @@ inline void add_panel_row(const float* sums, float* to) {
   for (int i = 0; i < kPanel; i += kLanes) store(to + i, load<VF>(to + i) + load<VF>(sums + i));
 }
 
-// Write a row as whole numbers of 127ths of its largest value, offset by `offset`, with sums by 32 where wanted; return the scale.
-inline float narrow_row(const bf16* x, int64_t size, int offset, uint8_t* to, int32_t* group_sums) {
+typedef uint8_t VB __attribute__((vector_size(kLanes)));
+
+// x * factor, rounded to whole numbers.
+inline VI rounded(VF x, float factor) {
+  const VF magic = splat(12582912.0f);  // 1.5 * 2^23
+  return __builtin_convertvector((x * factor + magic) - magic, VI);
+}
+
+inline VF magnitude(VF x) { return larger(x, -x); }
+
+// Write a row as whole numbers of 127ths of its largest value, offset by `offset`; return the scale.
+inline float narrow_row(const bf16* x, int64_t size, int offset, uint8_t* to) {
   VF most{};
-  for (int64_t i = 0; i < size; i += kLanes) {
-    VF value = load_bf16(x + i);
-    most = larger(most, larger(value, -value));
-  }
+  for (int64_t i = 0; i < size; i += kLanes) most = larger(most, magnitude(load_bf16(x + i)));
   float extreme = largest(most), inverse = extreme > 0 ? 127.0f / extreme : 0.0f;
-  const VF magic = splat(12582912.0f);
-  for (int64_t group = 0; group < size; group += kGroup) {
-    VI total{};
-    for (int64_t i = group; i < group + kGroup; i += kLanes) {
-      VI number = __builtin_convertvector((load_bf16(x + i) * inverse + magic) - magic, VI);
-      total += number;
-      typedef uint8_t VB __attribute__((vector_size(kLanes)));
-      store(to + i, __builtin_convertvector(number + offset, VB));
-    }
-    if (group_sums != nullptr) {
-      int32_t whole = 0;
-      for (int lane = 0; lane < kLanes; lane++) whole += total[lane];
-      group_sums[group / kGroup] = whole;
-    }
-  }
+  for (int64_t i = 0; i < size; i += kLanes)
+    store(to + i, __builtin_convertvector(rounded(load_bf16(x + i), inverse) + offset, VB));
   return extreme / 127.0f;
+}
+
+// The same for each group of 32 inputs, without an offset; `sums` are those of a group's numbers, times the scale.
+inline void narrow_groups(const bf16* x, int64_t size, uint8_t* to, float* scales, float* sums) {
+  constexpr int kVectors = kGroup / kLanes;
+  for (int64_t group = 0; group < size / kGroup; group++, x += kGroup, to += kGroup) {
+    VF value[kVectors], most{};
+    for (int v = 0; v < kVectors; v++) {
+      value[v] = load_bf16(x + v * kLanes);
+      most = larger(most, magnitude(value[v]));
+    }
+    float extreme = largest(most), inverse = extreme > 0 ? 127.0f / extreme : 0.0f;
+    VI total{};
+    for (int v = 0; v < kVectors; v++) {
+      VI number = rounded(value[v], inverse);
+      total += number;
+      store(to + v * kLanes, __builtin_convertvector(number, VB));
+    }
+    scales[group] = extreme / 127.0f;
+    sums[group] = sum(__builtin_convertvector(total, VF)) * scales[group];
+  }
 }
 
 }  // namespace tidemill

@@ -101,8 +101,7 @@ class Engine {
   Buffer<float> hidden_, qkv_, parts_;
   Buffer<bf16> normed_, attended_, gated_;
   Buffer<uint8_t> narrow_;
-  Buffer<float> narrow_scales_;
-  Buffer<int32_t> group_sums_;
+  Buffer<float> narrow_scales_, group_sums_;
   int64_t rows_ = 0;
 
   int64_t qkv_stride() const { return round_up(model.qkv_size(), kPanel); }
@@ -121,7 +120,7 @@ class Engine {
     attended_.reserve(rows * attended_stride());
     gated_.reserve(rows * gated_stride());
     narrow_.reserve(rows * widest);
-    narrow_scales_.reserve(rows);
+    narrow_scales_.reserve(rows * widest / kGroup);
     group_sums_.reserve(rows * widest / kGroup);
     rows_ = rows;
   }
@@ -164,17 +163,20 @@ class Engine {
   template <typename Take>
   void product(int thread, int kind, const Matrix& matrix, const bf16* wide, int64_t rows, Take&& take) {
     Activations in{wide, nullptr, nullptr, nullptr, rows};
-    if ((matrix.format == Format::kInt8 || matrix.format == Format::kInt4) && !is_widened(matrix, rows)) {
-      int64_t stride = matrix.shape.padded_inputs();
+    Way way = ways.of(kind, rows);
+    if ((matrix.format == Format::kInt8 || matrix.format == Format::kInt4) && !is_widened(matrix, rows, way)) {
+      int64_t stride = matrix.shape.padded_inputs(), groups = stride / kGroup;
       bool is_int4 = matrix.format == Format::kInt4;
+      uint8_t* narrow = narrow_.data();
+      float *scales = narrow_scales_.data(), *sums = group_sums_.data();
       pool.each(rows, grain(rows), [&](int64_t row) {
-        int32_t* sums = is_int4 ? group_sums_.data() + row * (stride / kGroup) : nullptr;
-        narrow_scales_.data()[row] =
-            narrow_row(wide + row * stride, stride, is_int4 ? 0 : 128, narrow_.data() + row * stride, sums);
+        const bf16* from = wide + row * stride;
+        if (is_int4) narrow_groups(from, stride, narrow + row * stride, scales + row * groups, sums + row * groups);
+        else scales[row] = narrow_row(from, stride, 128, narrow + row * stride);
       });
-      in = {wide, narrow_.data(), narrow_scales_.data(), group_sums_.data(), rows};
+      in = {wide, narrow, scales, sums, rows};
     }
-    gemm(pool, threads_[thread].gemm, in, matrix, ways.of(kind, rows), take);
+    gemm(pool, threads_[thread].gemm, in, matrix, way, take);
   }
 
   void run_layer(const Step& step, const Sequences& batch, int32_t index, int thread, Clock& clock) {

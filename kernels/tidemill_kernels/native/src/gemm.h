@@ -6,19 +6,26 @@
 #pragma once
 
 #include "amx.h"
+#include "int4.h"
 #include "matrix.h"
 #include "micro.h"
 
 namespace tidemill {
 
 // Activations of one linear layer. `wide` are bf16 `[rows][padded inputs]`; for int8 and int4 matrices `narrow` are the
-// same as whole numbers times `scales[row]`, offset by 128 for int8, and `group_sums` their sums by 32 inputs for int4.
+// same as whole numbers times a scale: for int8 one of each row, and offset by 128; for int4 one of each group of 32
+// inputs, whose numbers times their scale add up to `group_sums`.
 struct Activations {
   const bf16* wide = nullptr;
   const uint8_t* narrow = nullptr;
   const float* scales = nullptr;
-  const int32_t* group_sums = nullptr;
+  const float* group_sums = nullptr;
   int64_t rows = 0;
+
+  NarrowRows narrow_from(int64_t row, int64_t inputs) const {
+    int64_t groups = inputs / kGroup;
+    return {narrow + row * inputs, scales + row * groups, group_sums + row * groups};
+  }
 };
 
 // Which instructions compute a product. Rows are padded to 16 in memory, so tiles may read past the last one.
@@ -27,7 +34,8 @@ enum class Way : int32_t { kVector = 0, kTiles = 1 };
 inline constexpr int64_t kRowChunk = 512, kLeastChunk = 256;
 inline constexpr int64_t kBlockRows = 32;    // two tiles of rows
 inline constexpr int64_t kStepBytes = 2048;  // of a panel: what a tile kernel multiplies in a step
-inline constexpr int64_t kInt4WideRows = 12;  // from so many rows on, int4 panels are widened to bf16 first
+// From so many rows on, int4 panels are widened to bf16 first; never where bytes are multiplied faster than that.
+inline constexpr int64_t kInt4WideRows = kLanes == 4 ? 12 : INT64_MAX;
 
 // What a thread needs beside the operands.
 struct GemmScratch {
@@ -35,8 +43,9 @@ struct GemmScratch {
   Buffer<uint8_t> widened;
 };
 
-inline bool is_widened(const Matrix& matrix, int64_t rows) {
-  if (matrix.format == Format::kInt4) return rows >= kInt4WideRows;
+// Whether a matrix is multiplied as bf16, panel by panel.
+inline bool is_widened(const Matrix& matrix, int64_t rows, Way way) {
+  if (matrix.format == Format::kInt4) return way == Way::kTiles || rows >= kInt4WideRows;
   return matrix.format == Format::kQ41 || matrix.format == Format::kQ80;
 }
 
@@ -142,59 +151,6 @@ inline void multiply_int8_panel(const Activations& in, int64_t first, int64_t co
   }
 }
 
-// The sums of an int4 panel for a few rows: whole numbers within a group, floats across groups.
-template <int ROWS>
-inline void multiply_int4_rows(const Activations& in, int64_t first, const Matrix& matrix, int64_t index, float* sums,
-                               const uint8_t* next) {
-  int64_t inputs = matrix.shape.padded_inputs(), groups = inputs / kGroup;
-  constexpr int kVectors = kPanel / kLanes > 2 ? 2 : kPanel / kLanes;
-  for (int column = 0; column < kPanel; column += kVectors * kLanes) {
-    VF total[ROWS][kVectors] = {};
-    const uint8_t* at = matrix.panel(index);
-    for (int64_t group = 0; group < groups; group++, at += kInt4GroupBytes) {
-      for (int line = 0; next != nullptr && line < kInt4GroupBytes / 64; line++) prefetch_l2(next + group * kInt4GroupBytes + line * 64);
-      const uint16_t* halves = (const uint16_t*)(at + kGroup / 2 * kPanel);
-      for (int v = 0; v < kVectors; v++) {
-        int place = column + v * kLanes;
-        VI acc[ROWS] = {};
-#pragma GCC unroll 4
-        for (int quad = 0; quad < 4; quad++) {
-          VI bytes = load<VI>(at + (quad * kPanel + place) * 4);
-          VI low = bytes & 0x0f0f0f0f, high = (VI)((VU)bytes >> 4) & 0x0f0f0f0f;
-#pragma GCC unroll 4
-          for (int r = 0; r < ROWS; r++) {
-            const uint8_t* numbers = in.narrow + (first + r) * inputs + group * kGroup + quad * 4;
-            acc[r] = multiply_quads(acc[r], low, splat_quad(numbers));
-            acc[r] = multiply_quads(acc[r], high, splat_quad(numbers + kGroup / 2));
-          }
-        }
-        VF scale = load_halves(halves + place), least = load_halves(halves + kPanel + place);
-        for (int r = 0; r < ROWS; r++) {
-          total[r][v] = total[r][v] + __builtin_convertvector(acc[r], VF) * scale;
-          total[r][v] = total[r][v] + least * (float)in.group_sums[(first + r) * groups + group];
-        }
-      }
-    }
-    for (int r = 0; r < ROWS; r++)
-      for (int v = 0; v < kVectors; v++)
-        store(sums + r * kPanel + column + v * kLanes, total[r][v] * in.scales[first + r]);
-  }
-}
-
-inline void multiply_int4_panel(const Activations& in, int64_t first, int64_t count, const Matrix& matrix, int64_t index,
-                                float* sums, const uint8_t* next) {
-  for (int64_t row = 0; row < count; row += 4) {
-    const uint8_t* ahead = row == 0 ? next : nullptr;
-    float* to = sums + row * kPanel;
-    switch (std::min<int64_t>(4, count - row)) {
-      case 1: multiply_int4_rows<1>(in, first + row, matrix, index, to, ahead); break;
-      case 2: multiply_int4_rows<2>(in, first + row, matrix, index, to, ahead); break;
-      case 3: multiply_int4_rows<3>(in, first + row, matrix, index, to, ahead); break;
-      default: multiply_int4_rows<4>(in, first + row, matrix, index, to, ahead);
-    }
-  }
-}
-
 // Spread a panel over so many blocks of rows: more than a few lines at a time wait for one another.
 inline Prefetch spread(const uint8_t* panel, int64_t blocks) {
   if (panel == nullptr) return {};
@@ -208,7 +164,7 @@ inline void gemm(Pool& pool, GemmScratch& scratch, const Activations& in, const 
   // Of many rows each thread takes some with all panels, so that what it writes stays in its cache; else panels are shared.
   int64_t chunks = std::max((in.rows + kRowChunk - 1) / kRowChunk, std::min<int64_t>(pool.size(), in.rows / kLeastChunk));
   float* sums = scratch.sums.reserve(2 * kBlockRows * kPanel);
-  bool is_wide = is_widened(matrix, in.rows);
+  bool is_wide = is_widened(matrix, in.rows, way);
   bf16* widened = is_wide ? (bf16*)scratch.widened.reserve(2 * inputs * kPanel) : nullptr;
   pool.each(panels * chunks, 1, [&](int64_t task) {
     int64_t chunk = task / panels, panel = task % panels;
@@ -227,7 +183,7 @@ inline void gemm(Pool& pool, GemmScratch& scratch, const Activations& in, const 
     for (int64_t row = first; row < last; row += most) {
       int64_t count = std::min(most, last - row);
       if (matrix.format == Format::kInt8) multiply_int8_panel(in, row, count, matrix, panel, way, sums, ahead);
-      else if (matrix.format == Format::kInt4 && !is_wide) multiply_int4_panel(in, row, count, matrix, panel, sums, ahead.at);
+      else if (matrix.format == Format::kInt4 && !is_wide) multiply_int4_panel(in.narrow_from(row, inputs), count, inputs, values, sums, ahead.at);
       else multiply_bf16_panel(in.wide + row * inputs, inputs, count, values, way, sums, ahead);
       take(panel, row, count, (const float*)sums);
       ahead = way == Way::kTiles ? Prefetch{ahead.at + matrix.panel_bytes() / kStepBytes * ahead.lines * 64, ahead.lines} : Prefetch{};
