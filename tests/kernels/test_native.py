@@ -177,20 +177,32 @@ def test_quantised_weights_stay_near_the_reference(
     assert root_mean_square(found - expected) <= tolerance * root_mean_square(expected)
 
 
-def test_int4_holds_exactly_what_groups_of_sixteen_values_hold(path: KernelPath) -> None:
+@each_way
+@pytest.mark.parametrize("count", [1, 3, 20, 70])
+@pytest.mark.parametrize("hidden_size", [64, 72, 200])
+def test_int4_holds_exactly_what_groups_of_sixteen_values_hold(
+    path: KernelPath, with_tiles: bool, count: int, hidden_size: int
+) -> None:
     generator = np.random.default_rng(3)
-    shape = replace(SHAPE, hidden_size=64, intermediate_size=64, weights="int4", head="int4")
-    rig, exact = Rig(shape, path), Rig(replace(shape, weights="bf16", head="bf16"), path)
-    for (part, layer), values in rig.weights.parts.items():
-        if part in {Part.QKV, Part.OUT, Part.GATE_UP, Part.DOWN, Part.HEAD}:
-            numbers = generator.integers(0, 16, values.shape)
-            numbers[:, ::32], numbers[:, 1::32] = 0, 15
-            values = (numbers - 8.0) / 32  # noqa: PLW2901
-            for each in (rig, exact):
-                each.engine.set(part, values.astype(np.float32), layer)
-                each.weights.parts[part, layer] = values
-    tokens = tokens_of(20)  # so many rows are computed with widened weights: no rounding but bfloat16's
-    np.testing.assert_allclose(rig.step((0, 0, tokens)), exact.step((0, 0, tokens)), atol=1e-2, rtol=1e-2)
+    shape = replace(SHAPE, hidden_size=hidden_size, weights="int4", head="int4")
+    numbers = generator.integers(0, 16, (shape.vocab_size, hidden_size))
+    numbers[:, ::32], numbers[:, 1::32] = 0, 15
+    scales = 2.0 ** generator.integers(-5, 0, (shape.vocab_size, -(-hidden_size // 32)))
+    # All magnitudes of a row are alike and layers add nothing, so that activations are whole numbers, too.
+    stored: dict[tuple[Part, int], Any] = {
+        (Part.HEAD, -1): ((numbers - 3) * scales.repeat(32, axis=1)[:, :hidden_size]).astype(np.float32),
+        (Part.EMBEDDING, -1): generator.integers(-1, 2, (shape.vocab_size, hidden_size)).astype(np.float32),
+        (Part.FINAL_NORM, -1): np.ones(hidden_size, dtype=np.float32),
+    }
+    for layer in range(shape.num_layers):
+        stored[Part.OUT, layer] = np.zeros((hidden_size, shape.num_heads * shape.head_dim), dtype=np.float32)
+        stored[Part.DOWN, layer] = np.zeros((hidden_size, shape.intermediate_size), dtype=np.float32)
+    tokens = tokens_of(count)
+    found, expected = (
+        Rig(each, path, with_tiles=with_tiles, stored=stored).step((0, 0, tokens))
+        for each in (shape, replace(shape, weights="bf16", head="bf16"))
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * root_mean_square(expected))
 
 
 def test_weights_of_another_size_or_type_are_refused(path: KernelPath) -> None:

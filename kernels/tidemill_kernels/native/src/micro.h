@@ -20,7 +20,7 @@ inline constexpr int kMaxUnits = 2;
 inline constexpr int kMaxRows = 4;
 inline constexpr int kMaxUnits = 1;
 #else
-inline constexpr int kMaxRows = 6;
+inline constexpr int kMaxRows = 5;  // 20 vectors of sums, 8 of columns and one of a row, of NEON's 32
 inline constexpr int kMaxUnits = 1;
 #endif
 
@@ -31,7 +31,7 @@ struct Columns {
   int64_t stride;
 };
 
-// out[r][u * 16 + c] (+)= sum over k of rows[r][k] * columns[k][u * 16 + c], for `pairs` pairs of inputs.
+// out[r][u * 16 + c] = sum over k of rows[r][k] * columns[k][u * 16 + c], for `pairs` pairs of inputs.
 template <int ROWS, int UNITS>
 inline __attribute__((always_inline)) void multiply_rows_bf16(const bf16* rows, int64_t row_stride,
                                                               const Columns<UNITS>& columns, int64_t pairs, float* out,
@@ -130,9 +130,9 @@ inline void with_rows(int rows, F&& f) {
     case 4: return call(std::integral_constant<int, 4>{});
 #if defined(__AVX512F__) || !defined(__AVX2__)
     case 5: return call(std::integral_constant<int, 5>{});
-    case 6: return call(std::integral_constant<int, 6>{});
 #endif
 #if defined(__AVX512F__)
+    case 6: return call(std::integral_constant<int, 6>{});
     case 7: return call(std::integral_constant<int, 7>{});
     case 8: return call(std::integral_constant<int, 8>{});
     case 9: return call(std::integral_constant<int, 9>{});
