@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from native_rig import SHAPE, Rig, each_way, rounded, tokens_of
+from native_rig import SHAPE, Rig, each_way, root_mean_square, rounded, tokens_of
 from tidemill_kernels.native.build import find_library
 from tidemill_kernels.native.cpu import KernelPath, supported_paths
 from tidemill_kernels.native.engine import Array, EngineShape, NativeEngine, Part, StoredTensor
@@ -109,8 +109,12 @@ def test_int4_takes_the_file_s_nibbles_as_they_are(path: KernelPath, with_tiles:
     nibbles = {part: tensors for part, tensors in stored.items() if part[0] is not Part.HEAD}
     int4 = Rig(replace(BLOCKY, weights="int4"), path, with_tiles=with_tiles, stored=dict(nibbles))
     exact = Rig(replace(BLOCKY, weights="q4_1"), path, with_tiles=with_tiles, stored=dict(nibbles))
-    tokens = tokens_of(20)  # so many rows are computed with widened weights
-    np.testing.assert_array_equal(int4.step((0, 0, tokens)), exact.step((0, 0, tokens)))
+    np.testing.assert_array_equal(int4.engine.memory, exact.engine.memory)
+    tokens = tokens_of(20)
+    found, expected = int4.step((0, 0, tokens)), exact.step((0, 0, tokens))
+    if with_tiles:  # such weights are widened, and nothing else is rounded
+        np.testing.assert_array_equal(found, expected)
+    assert root_mean_square(found - expected) <= 0.03 * root_mean_square(expected)
 
 
 def test_blocks_that_a_format_can_t_hold_are_refused() -> None:
