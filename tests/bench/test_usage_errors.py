@@ -58,3 +58,16 @@ def test_flags_of_which_another_makes_nothing_are_refused(given: tuple[str, ...]
     commands.add_simulate(parser)
     with pytest.raises(UsageError, match=refused):
         commands.simulate(parser.parse_args(given))
+
+
+def test_a_scaling_file_with_an_unknown_field_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "load.jsonl").write_text('{"scaling": {"maxReplicas": 4}}\n', encoding="utf-8")
+    (tmp_path / "scaling.json").write_text('{"maxReplicas": 4, "slo": {"ttft": "2s"}}', encoding="utf-8")
+    parser = argparse.ArgumentParser()
+    commands.add_replay(parser)
+    words = [str(tmp_path / "load.jsonl"), "--scaling", str(tmp_path / "scaling.json")]
+    with pytest.raises(SystemExit):
+        commands.run_replay(parser, parser.parse_args(words))
+    assert "spec.scaling.slo.ttft: is not a field; there are timeToFirstToken" in capsys.readouterr().err

@@ -14,6 +14,7 @@ from tidemill_bench.fleet.replay import as_table as replay_table
 from tidemill_operator.autoscaling.load_json import RecordingError, header, read, to_line
 from tidemill_operator.autoscaling.model import FleetLoad
 from tidemill_operator.errors import InvalidSpec
+from tidemill_operator.scaling_fields import check_scaling_fields
 from tidemill_operator.scaling_spec import parse_scaling
 
 if TYPE_CHECKING:
@@ -164,6 +165,8 @@ def run_replay(parser: argparse.ArgumentParser, args: argparse.Namespace) -> dic
     try:
         recording = read(args.file.read_text(encoding="utf-8").splitlines())
         given = json.loads(args.scaling.read_text(encoding="utf-8")) if args.scaling else recording.scaling
+        if given is not None:
+            check_scaling_fields(given)
         policy = parse_scaling(given)
     except (OSError, RecordingError, InvalidSpec, json.JSONDecodeError) as bad:
         parser.error(str(bad))
