@@ -32,7 +32,7 @@ class Bench:
         config = OrderConfig(policy=self.policy, tenant_weights=self.weights)  # type: ignore[arg-type]
         self.queue = WaitingQueue(
             config,
-            max_num_batched_tokens=BUDGET,
+            max_chunk_tokens=BUDGET,
             max_num_seqs=self.num_slots,
             estimates=Estimates(prefill_seconds=self.prefill_seconds, total_seconds=self.total_seconds),
             affinity=self.affinity,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 from . import policies_command
@@ -21,6 +22,7 @@ def main() -> None:
     _add_scheduler(commands)
     _add_fit(commands)
     _add_policies(commands)
+    _add_tails(commands)
     _add_timeline(commands)
     _add_fleet(commands)
     _add_race(commands)
@@ -34,6 +36,7 @@ def main() -> None:
         "scheduler": _scheduler,
         "fit": _fit,
         "policies": _policies,
+        "tails": _tails,
         "timeline": _timeline,
         "simulate": _simulate,
         "replay": _replay,
@@ -94,6 +97,11 @@ def _add_fleet(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     fleet_commands.add_replay(replay)
     _add_json(replay)
+
+
+def _add_tails(commands: Commands[argparse.ArgumentParser]) -> None:
+    tails = commands.add_parser("tails", help="run the race's closed loops in the simulator")
+    _add_json(tails)
 
 
 def _add_timeline(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -222,6 +230,15 @@ def _simulate(_parser: argparse.ArgumentParser, args: argparse.Namespace) -> int
 
 def _replay(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     _print_json(fleet_commands.run_replay(parser, args), args.json)
+    return 0
+
+
+def _tails(_parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
+    from .tails import NUM_REQUESTS, as_table, tails  # noqa: PLC0415 - per command
+
+    rows = [tails(workload) for workload in NUM_REQUESTS]
+    print(as_table(rows))
+    _print_json({row.workload: asdict(row) for row in rows}, args.json)
     return 0
 
 

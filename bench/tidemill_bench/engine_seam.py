@@ -37,7 +37,8 @@ class EngineSetup:
     scheduler: SchedulerKind = "continuous"
     policy: Policy = "fifo"
     max_num_seqs: int = 256
-    max_num_batched_tokens: int = 512
+    max_num_batched_tokens: int = SchedulerConfig.max_num_batched_tokens
+    max_chunk_tokens: int = SchedulerConfig.max_chunk_tokens
     num_blocks: int = 6016
     block_size: int = 32
     max_model_len: int = 6016
@@ -103,11 +104,12 @@ def build_engine(setup: EngineSetup) -> SimEngine:
         kind=setup.scheduler,
         max_num_seqs=setup.max_num_seqs,
         max_num_batched_tokens=setup.max_num_batched_tokens,
+        max_chunk_tokens=setup.max_chunk_tokens,
         is_chunked_prefill=setup.is_chunked_prefill,
         admission=setup.admission,
         order=OrderConfig(policy=setup.policy),
     )
-    learning = Learning(setup.max_num_batched_tokens)
+    learning = Learning(config.chunk_tokens)
     return SimEngine(scheduler=create_scheduler(config, kv, limits, learning.seams()), learning=learning)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -117,6 +117,16 @@ class Simulation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClosedLoop:
+    """So many requests in flight: the next one arrives a client's time after another has ended."""
+
+    concurrency: int
+    turnaround_seconds: float = 0.0
+    spacing_seconds: float = 0.0
+    """Between any two of these arrivals, as one process sends and one reads them."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SimulationOptions:
     """How to run: whether padding costs time, an end for runs that would take too long, watchers of steps."""
 
@@ -127,6 +137,8 @@ class SimulationOptions:
     on_step: Callable[[float, float, SchedulerOutput], None] | None = None
     is_over: Callable[[RequestTimes, float], bool] | None = None
     """Asked now and then whether the rest can be left out."""
+    closed_loop: ClosedLoop | None = None
+    """Where there is one, only the first requests arrive when they say."""
 
 
 class Simulator:
@@ -142,11 +154,15 @@ class Simulator:
         self._engine = engine
         self._scheduler = engine.scheduler
         self._step_time = step_time
-        self._requests = tuple(requests)
+        self._requests = list(requests)
         self._options = options or SimulationOptions()
         self._times = RequestTimes.empty(self._requests)
-        self._arrivals = [(r.arrival_seconds, i) for i, r in enumerate(self._requests)]
+        loop = self._options.closed_loop
+        num_first = len(self._requests) if loop is None else loop.concurrency
+        self._arrivals = [(r.arrival_seconds, i) for i, r in enumerate(self._requests[:num_first])]
         heapq.heapify(self._arrivals)
+        self._num_sent = len(self._arrivals)
+        self._last_sent = 0.0
         self._aborts = sorted(self._options.aborts)
         self._log: list[tuple[float, int, int, int, float]] = []
         self._now = 0.0
@@ -195,10 +211,12 @@ class Simulator:
             if refused is not None:
                 self._times.errors[index] = refused.error or "refused"
                 self._times.is_finished[index] = True
+                self._send_another()
         while self._aborts and self._aborts[0][0] <= self._now:
             _, index = self._aborts.pop(0)
             if self._scheduler.abort(str(index)) is not None:
                 self._times.is_finished[index] = True
+                self._send_another()
 
     def _step(self, output: SchedulerOutput) -> None:
         """Let a step take its time and hand out its tokens."""
@@ -210,9 +228,22 @@ class Simulator:
         self._times.note_one_each(plain, self._now)
         for index, what in exceptional:
             self._times.note(index, what, self._now)
+            if what.is_last:
+                self._send_another()
         self._log.append((self._now, len(output.rows), output.num_tokens, output.num_padding_tokens, seconds))
         if self._options.on_step is not None:
             self._options.on_step(self._now - seconds, self._now, output)
+
+    def _send_another(self) -> None:
+        """Let the next request of a closed loop arrive, if there is one and one is left."""
+        loop, index = self._options.closed_loop, self._num_sent
+        if loop is None or index == len(self._requests):
+            return
+        when = max(self._now + loop.turnaround_seconds, self._last_sent + loop.spacing_seconds)
+        self._num_sent, self._last_sent = index + 1, when
+        self._requests[index] = replace(self._requests[index], arrival_seconds=when)
+        self._times.arrival[index] = when
+        heapq.heappush(self._arrivals, (when, index))
 
     def _seconds(self, output: SchedulerOutput) -> float:
         features = features_of(output, with_padding=self._options.is_padding_charged)
@@ -221,7 +252,7 @@ class Simulator:
     def _result(self) -> Simulation:
         columns = np.array(self._log, dtype=np.float64).reshape(-1, 5).T
         return Simulation(
-            requests=self._requests,
+            requests=tuple(self._requests),
             times=self._times,
             steps=StepLog(
                 end_seconds=columns[0],

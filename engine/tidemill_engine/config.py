@@ -158,7 +158,9 @@ class SchedulerConfig:
 
     kind: SchedulerKind = "continuous"
     max_num_seqs: int = 256
-    max_num_batched_tokens: int = 512
+    max_num_batched_tokens: int = 2048
+    max_chunk_tokens: int = 512
+    """Of one prompt in one step: what a step could take beyond it, it takes of other prompts."""
     is_chunked_prefill: bool = True
     """Off: a prompt is computed in one step, for which the budget is raised to the longest prompt."""
     admission: AdmissionMode = "adaptive"
@@ -178,6 +180,12 @@ class SchedulerConfig:
             self.max_num_batched_tokens,
             "between 1 and 1048576",
         )
+        _require(self.max_chunk_tokens >= 1, "max_chunk_tokens", self.max_chunk_tokens, "at least 1")
+
+    @property
+    def chunk_tokens(self) -> int:
+        """Return the most tokens that a step takes of one prompt where prompts are computed in chunks."""
+        return min(self.max_chunk_tokens, self.max_num_batched_tokens)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -131,6 +131,7 @@ def scheduler_config(arguments: argparse.Namespace) -> SchedulerConfig:
         kind=arguments.scheduler,
         max_num_seqs=arguments.max_num_seqs,
         max_num_batched_tokens=arguments.max_num_batched_tokens,
+        max_chunk_tokens=arguments.max_chunk_tokens,
         is_chunked_prefill=arguments.enable_chunked_prefill,
         admission=arguments.admission,
         watermarks=arguments.kv_watermarks,

@@ -119,6 +119,9 @@ def _choose_sizes(arguments: argparse.Namespace) -> None:
         arguments.block_size = GPU_BLOCK_SIZE if is_gpu else CacheConfig.block_size
     if arguments.max_num_batched_tokens is None:
         arguments.max_num_batched_tokens = GPU_BUDGET if is_gpu else SchedulerConfig.max_num_batched_tokens
+    if arguments.max_chunk_tokens is None:
+        budget = arguments.max_num_batched_tokens
+        arguments.max_chunk_tokens = budget if is_gpu else SchedulerConfig.max_chunk_tokens
 
 
 def _expects_gpu() -> bool:
@@ -183,6 +186,12 @@ def _add_engine_flags(group: argparse._ArgumentGroup) -> None:
         "--max-num-batched-tokens",
         type=int,
         help=f"tokens of a step (default {SchedulerConfig.max_num_batched_tokens}, on a GPU {GPU_BUDGET})",
+    )
+    group.add_argument(
+        "--max-chunk-tokens",
+        type=int,
+        help="of one prompt in a step "
+        f"(default {SchedulerConfig.max_chunk_tokens}, on a GPU as many as the step has)",
     )
     group.add_argument(
         "--block-size",

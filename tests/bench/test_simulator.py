@@ -4,7 +4,7 @@ import pytest
 from tidemill_bench.engine_seam import EngineSetup, build_engine
 from tidemill_bench.runs import Job, simulate
 from tidemill_bench.shapes import LengthShape, SimRequest, draw_requests
-from tidemill_bench.simulator import Simulation, SimulationOptions, Simulator
+from tidemill_bench.simulator import ClosedLoop, Simulation, SimulationOptions, Simulator
 from tidemill_bench.step_time import StepTime
 
 STEP_TIME = StepTime(coefficients=(0.02, 0.0015, 8e-6, 1.4e-6, 8e-4))
@@ -53,6 +53,18 @@ def test_steps_never_take_more_tokens_than_the_budget_nor_more_rows_than_slots()
     simulation = run(SMALL, draw_requests(SHAPE, 60, rate=None, seed=6))
     assert simulation.steps.num_tokens.max() <= SMALL.max_num_batched_tokens
     assert simulation.steps.num_rows.max() <= SMALL.max_num_seqs
+
+
+def test_in_a_closed_loop_the_next_request_arrives_a_client_s_time_after_another_has_ended() -> None:
+    loop = ClosedLoop(concurrency=3, turnaround_seconds=0.5, spacing_seconds=0.01)
+    requests = draw_requests(SHAPE, 20, rate=None, seed=9)
+    times = run(SMALL, requests, SimulationOptions(closed_loop=loop)).times
+    assert times.is_finished.all()
+    arrivals, ends = np.sort(times.arrival), np.sort(times.last_token)
+    assert arrivals[:3].tolist() == [0.0, 0.0, 0.0]
+    assert np.all(arrivals[3:] >= ends[:-3] + 0.5), "no more than three in flight"
+    assert np.all(np.diff(arrivals[3:]) >= 0.01 - 1e-9)
+    assert np.all(arrivals[3:] <= ends[:-3] + 0.5 + 3 * 0.01 + 1e-9), "and no fewer while any are left"
 
 
 def test_the_same_requests_give_the_same_result_to_the_last_digit() -> None:

@@ -29,7 +29,7 @@ class PacedRunner:
 
 def run(runner: PacedRunner, config: SchedulerConfig) -> Learning:
     """Calibrate and return what was learnt."""
-    learning = Learning(config.max_num_batched_tokens)
+    learning = Learning(config.chunk_tokens)
     info = runner.info
     limits = RequestLimits(
         vocab_size=info.vocab_size,

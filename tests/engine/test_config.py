@@ -39,6 +39,7 @@ def test_the_configuration_crosses_as_json_unchanged() -> None:
         (lambda: CacheConfig(memory_bytes=0), "kv_cache_memory_bytes", "0"),
         (lambda: SchedulerConfig(max_num_seqs=0), "max_num_seqs", "0"),
         (lambda: SchedulerConfig(max_num_batched_tokens=0), "max_num_batched_tokens", "0"),
+        (lambda: SchedulerConfig(max_chunk_tokens=0), "max_chunk_tokens", "0"),
         (lambda: CacheConfig(swap_bytes=-1), "swap_space", "-1"),
         (lambda: SchedulerConfig(kind="magic"), "scheduler", "magic"),  # type: ignore[arg-type]
         (lambda: SchedulerConfig(admission="open"), "admission", "open"),  # type: ignore[arg-type]
@@ -79,13 +80,17 @@ def test_without_flags_the_scheduler_is_continuous_first_come_first_served_and_c
 
 def test_the_flags_of_devices_reach_the_core_and_a_gpu_has_sizes_of_its_own() -> None:
     plain = config_of("--device", "cpu")
-    assert (plain.cache.block_size, plain.scheduler.max_num_batched_tokens) == (32, 512)
+    assert (plain.cache.block_size, plain.scheduler.max_num_batched_tokens) == (32, 2048)
+    assert plain.scheduler.chunk_tokens == 512
+    assert config_of("--device", "cpu", "--max-num-batched-tokens", "256").scheduler.chunk_tokens == 256
+    assert config_of("--device", "cpu", "--max-chunk-tokens", "64").scheduler.chunk_tokens == 64
     flags = "--device cuda --tensor-parallel-size 4 --attention-backend tidemill --enforce-eager"
     config = config_of(*flags.split())
     assert config.device == DeviceConfig(
         name="cuda", tensor_parallel_size=4, attention_backend="tidemill", has_graphs=False
     )
     assert (config.cache.block_size, config.scheduler.max_num_batched_tokens) == (16, 4096)
+    assert config.scheduler.chunk_tokens == 4096
     assert config_of(*flags.split(), "--block-size", "64").cache.block_size == 64
     assert CoreConfig.from_json(config.to_json()) == config
 

@@ -26,6 +26,22 @@ def test_a_prompt_longer_than_the_budget_is_computed_in_chunks_and_only_the_last
     assert [len(step.logit_rows) for step in harness.steps] == [0, 0, 1]
 
 
+def test_a_step_takes_a_chunk_of_one_prompt_and_what_is_left_of_others() -> None:
+    harness = make_harness(max_num_batched_tokens=32, max_chunk_tokens=12)
+    for name, length in (("long", 40), ("short", 10), ("last", 30)):
+        harness.add(make_request(name, prompt_len=length, max_tokens=1))
+    harness.run()
+    assert harness.steps[0].num_scheduled_tokens.tolist() == [12, 10, 10]
+    assert max(int(step.num_scheduled_tokens.max()) for step in harness.steps) == 12
+
+
+def test_a_prompt_that_must_go_in_whole_knows_no_chunk() -> None:
+    harness = make_harness(max_num_batched_tokens=32, max_chunk_tokens=12, is_chunked_prefill=False)
+    harness.add(make_request("a", prompt_len=40, max_tokens=1))
+    harness.run()
+    assert [step.num_tokens for step in harness.steps] == [40]
+
+
 def test_prompt_tokens_still_to_compute_are_those_waiting_and_those_under_way() -> None:
     harness = make_harness(max_num_batched_tokens=16)
     harness.add(make_request("a", prompt_len=40, max_tokens=1))

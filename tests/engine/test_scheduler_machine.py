@@ -64,6 +64,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         choices=st.fixed_dictionaries(
             {
                 "is_chunked_prefill": st.booleans(),
+                "max_chunk_tokens": st.integers(1, 24),
                 "admission": st.sampled_from(["adaptive", "strict"]),
                 "order": st.sampled_from(ORDERS),
                 "is_preempting_lower_classes": st.booleans(),

@@ -14,7 +14,8 @@ from engine_builders import Harness, make_harness, make_request
 from examples import examples
 from tidemill_engine.config import ADMISSIONS, POLICIES, AdmissionMode, OrderConfig, Policy
 from tidemill_engine.messages import EngineRequest
-from tidemill_engine.scheduler.chunking import FittedChunks
+from tidemill_engine.scheduler.base import DecodeLoad
+from tidemill_engine.scheduler.chunking import FittedChunks, WholeBudget
 from tidemill_engine.scheduler.rows import RowTable
 from tidemill_engine.scheduler.seams import Seams
 from tidemill_engine.scheduler.step_model import FittedStep, StepModel
@@ -143,7 +144,7 @@ def test_a_low_class_is_served_beside_an_endless_stream_of_a_high_one() -> None:
 
 def fitted_seams() -> Seams:
     def make_chunks(rows: RowTable) -> FittedChunks:
-        return FittedChunks(StepModel(COSTS), lambda: rows.itl_slo_seconds)
+        return FittedChunks(StepModel(COSTS), lambda: rows.itl_slo_seconds, max_chunk_tokens=512)
 
     return Seams(make_chunks=make_chunks)
 
@@ -161,6 +162,30 @@ def test_a_running_request_s_inter_token_slo_bounds_the_chunks_beside_it() -> No
         assert 0.01 + 0.001 * (step.num_tokens + 16) <= 0.1 + 0.016 + 1e-9, "the chunk keeps the SLO"
     assert max(step.num_tokens for step in mixed) > 60, "and uses what it leaves"
     assert model.is_fitted
+
+
+class Watcher(WholeBudget):
+    """Leaves chunks the whole budget and keeps how many were said to wait."""
+
+    def __init__(self) -> None:
+        self.num_waiting: list[int] = []
+
+    def prefill_budget(self, step: DecodeLoad) -> int:
+        self.num_waiting.append(step.num_waiting)
+        return super().prefill_budget(step)
+
+
+def test_chunks_are_sized_by_prompts_under_way_and_by_those_that_have_a_slot_to_take() -> None:
+    watcher = Watcher()
+    harness = make(seams=Seams(make_chunks=lambda _rows: watcher), max_num_seqs=4, max_num_batched_tokens=16)
+    harness.add(request("runs", prompt_len=4, max_tokens=20))
+    harness.step()
+    harness.add(request("long", prompt_len=40, max_tokens=2))
+    harness.step()
+    for index in range(9):
+        harness.add(request(f"late-{index}", prompt_len=4, max_tokens=2))
+    harness.step()
+    assert watcher.num_waiting == [1, 1, 3], "one under way, two of nine beside the two that have slots"
 
 
 def test_one_long_prompt_beside_many_short_ones_both_kinds_move() -> None:

@@ -157,15 +157,22 @@ class Sizer:
 
     slos: list[float]
 
-    def budget(self, *, num_decodes: int, budget: int = 512, last: float | None = None) -> int:
+    def budget(
+        self, *, num_decodes: int, budget: int = 512, last: float | None = None, num_waiting: int = 1
+    ) -> int:
         policy = FittedChunks(
-            StepModel(FittedStep(coefficients=TRUE, residual_p90=0.1)), lambda: np.array(self.slos)
+            StepModel(FittedStep(coefficients=TRUE, residual_p90=0.1)),
+            lambda: np.array(self.slos),
+            max_chunk_tokens=512,
         )
         if last is not None:
             policy.note_step(StepFeatures(num_decodes, 100.0 * num_decodes, 0.0, num_decodes), last)
         return policy.prefill_budget(
             DecodeLoad(
-                rows=int_array(range(num_decodes)), context_tokens=100 * num_decodes, token_budget=budget
+                rows=int_array(range(num_decodes)),
+                context_tokens=100 * num_decodes,
+                token_budget=budget,
+                num_waiting=num_waiting,
             )
         )
 
@@ -196,6 +203,34 @@ INF = float("inf")
             290,
         ),
         ("no SLO and no decode step yet: by prediction", Sizer([INF]), {"num_decodes": 1}, 130, 190),
+        (
+            "the more wait, the more goes into a step: as the square root of their number",
+            Sizer([INF]),
+            {"num_decodes": 1, "last": 0.012, "num_waiting": 4, "budget": 2048},
+            470,
+            530,
+        ),
+        (
+            "an SLO binds however many wait",
+            Sizer([9.0, 0.05]),
+            {"num_decodes": 2, "num_waiting": 100, "budget": 2048},
+            150,
+            250,
+        ),
+        (
+            "beside as many as wait, two chunks are the end",
+            Sizer([INF] * 64),
+            {"num_decodes": 64, "num_waiting": 64, "budget": 2048},
+            1024,
+            1024,
+        ),
+        (
+            "where three times as many wait, three",
+            Sizer([INF] * 8),
+            {"num_decodes": 8, "num_waiting": 24, "last": 1.0, "budget": 2048},
+            1536,
+            1536,
+        ),
         ("a budget under the minimum is a hard limit", Sizer([0.001]), {"num_decodes": 1, "budget": 7}, 7, 7),
         ("no budget left", Sizer([0.05]), {"num_decodes": 1, "budget": 0}, 0, 0),
     ],
@@ -224,7 +259,7 @@ def test_the_chunk_is_the_largest_that_keeps_the_time(
 
 
 def test_before_the_model_is_fitted_the_budget_is_the_only_limit() -> None:
-    policy = FittedChunks(StepModel(), lambda: np.array([0.001]))
+    policy = FittedChunks(StepModel(), lambda: np.array([0.001]), max_chunk_tokens=50)
     load = DecodeLoad(rows=int_array([0]), context_tokens=10, token_budget=100)
     assert policy.prefill_budget(load) == 100
     assert WholeBudget().prefill_budget(load) == 100

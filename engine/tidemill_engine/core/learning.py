@@ -24,9 +24,9 @@ _NEW_SHARE = 0.2
 class MeasuredCosts:
     """What a preempted request costs to bring back: blocks by measured copies, tokens by the step model."""
 
-    def __init__(self, model: StepModel, max_num_batched_tokens: int) -> None:
+    def __init__(self, model: StepModel, max_chunk_tokens: int) -> None:
         self._model = model
-        self._max_chunk = max_num_batched_tokens
+        self._max_chunk = max_chunk_tokens
         self._seconds_per_block: float | None = None
 
     def observe(self, num_blocks: int, seconds: float) -> None:
@@ -47,10 +47,11 @@ class MeasuredCosts:
 class Learning:
     """Everything that is learnt in one core."""
 
-    def __init__(self, max_num_batched_tokens: int) -> None:
+    def __init__(self, max_chunk_tokens: int) -> None:
         self.model = StepModel()
-        self.costs = MeasuredCosts(self.model, max_num_batched_tokens)
-        self._work = WorkPredictor(self.model, max_num_batched_tokens)
+        self.costs = MeasuredCosts(self.model, max_chunk_tokens)
+        self._work = WorkPredictor(self.model, max_chunk_tokens)
+        self._max_chunk_tokens = max_chunk_tokens
         self._chunks: FittedChunks | None = None
 
     def seams(self) -> Seams:
@@ -84,7 +85,9 @@ class Learning:
         return self._chunks.effective_tokens if self._chunks is not None else 0
 
     def _make_chunks(self, rows: RowTable) -> ChunkPolicy:
-        self._chunks = FittedChunks(self.model, lambda: rows.itl_slo_seconds)
+        self._chunks = FittedChunks(
+            self.model, lambda: rows.itl_slo_seconds, max_chunk_tokens=self._max_chunk_tokens
+        )
         return self._chunks
 
     def _note_end(self, request: Request) -> None:

@@ -107,10 +107,10 @@ def make_engine(config: CoreConfig, runner: ModelRunner) -> EngineCore:
         num_swap_blocks=info.num_swap_blocks,
         roots=PrefixRoots(os.urandom(32), config.model.uri) if _shares_prefixes(config) else None,
     )
-    learning = Learning(config.scheduler.max_num_batched_tokens)
+    learning = Learning(config.scheduler.chunk_tokens)
     if not config.model.uri.startswith(_SIMULATED):
         if info.compiles_late:
-            passing = Learning(config.scheduler.max_num_batched_tokens)
+            passing = Learning(config.scheduler.chunk_tokens)
             calibrate(config.scheduler, runner, limits, passing, time.monotonic, MAX_COMPILING_SECONDS)
         calibrate(config.scheduler, runner, limits, learning, time.monotonic)
     scheduler = create_scheduler(config.scheduler, kv, limits, learning.seams())

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
 
 from tidemill_engine.runner import machine
 from tidemill_engine.runner.kv_memory import Budget, CacheDemand, CacheSize, MemoryFacts, size_cache
+from tidemill_engine.step import IntArray, int_array
 
 if TYPE_CHECKING:
-    from tidemill_engine.config import CoreConfig
+    from tidemill_engine.config import CoreConfig, SchedulerConfig
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +29,36 @@ def keep_freed_memory() -> None:
     if hasattr(libc, "mallopt"):
         libc.mallopt(_M_MMAP_THRESHOLD, _KEEP_BYTES)
         libc.mallopt(_M_TRIM_THRESHOLD, _KEEP_BYTES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FullStep:
+    """A step of the most tokens: so many prompts, each of the longest chunk."""
+
+    num_rows: int
+    tokens_each: int
+
+    @property
+    def num_tokens(self) -> int:
+        """Return the tokens of all rows together."""
+        return self.num_rows * self.tokens_each
+
+    @property
+    def ends(self) -> IntArray:
+        """Return where each row ends in the flat batch: `[num_rows]`."""
+        return int_array(self.tokens_each * np.arange(1, self.num_rows + 1))
+
+    @property
+    def positions(self) -> IntArray:
+        """Return each token's place in its row: `[num_tokens]`."""
+        return int_array(np.tile(np.arange(self.tokens_each), self.num_rows))
+
+
+def full_step(scheduler: SchedulerConfig, max_model_len: int) -> FullStep:
+    """Return the largest step that a runner will be asked for, up to a part of a chunk."""
+    chunk = min(scheduler.chunk_tokens, max_model_len)
+    num_rows = min(scheduler.max_num_seqs, -(-scheduler.max_num_batched_tokens // chunk))
+    return FullStep(num_rows=num_rows, tokens_each=chunk)
 
 
 class Numbers(Protocol):

@@ -24,6 +24,7 @@ from tidemill_engine.runner.memory import (
     OwnNumbers,
     choose_cache_size,
     choose_max_model_len,
+    full_step,
     keep_freed_memory,
     machine_budget,
 )
@@ -128,18 +129,18 @@ def load_engine(
 
 
 def warm_up(engine: NativeEngine, config: CoreConfig, max_model_len: int) -> None:
-    """Compute one step of the full token budget with a passing cache."""
-    count = min(config.scheduler.max_num_batched_tokens, max_model_len)
-    num_blocks = -(-count // config.cache.block_size)
+    """Compute one step of the full token budget; its rows, which are all alike, share a passing cache."""
+    step = full_step(config.scheduler, max_model_len)
+    num_blocks = -(-step.tokens_each // config.cache.block_size)
     cache = NativeCache(engine.shape.num_layers, num_blocks, engine.block_elements)
     arrays = StepArrays(
-        token_ids=np.zeros(count, dtype=np.int32),
-        positions=np.arange(count, dtype=np.int32),
-        starts=np.array([0, count], dtype=np.int32),
-        lengths=np.array([count], dtype=np.int32),
-        row_index=np.zeros(1, dtype=np.int32),
+        token_ids=np.zeros(step.num_tokens, dtype=np.int32),
+        positions=step.positions,
+        starts=np.concatenate([np.zeros(1, dtype=np.int32), step.ends]),
+        lengths=np.full(step.num_rows, step.tokens_each, dtype=np.int32),
+        row_index=np.zeros(step.num_rows, dtype=np.int32),
         block_table=np.arange(num_blocks, dtype=np.int32).reshape(1, -1),
-        logit_tokens=np.array([count - 1], dtype=np.int32),
+        logit_tokens=step.ends - 1,
     )
     engine.step(arrays, cache.key_addresses, cache.value_addresses, wants_logits=True)
 

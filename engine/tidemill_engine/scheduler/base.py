@@ -81,6 +81,8 @@ class DecodeLoad:
     rows: IntArray
     context_tokens: int
     token_budget: int
+    num_waiting: int = 0
+    """How many requests could get prompt tokens: prompts under way, and waiting ones with a slot to take."""
     chunk_start: int = 0
     """How much of the prompt that is next to be continued is computed already."""
 

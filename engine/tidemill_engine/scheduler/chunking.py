@@ -1,11 +1,13 @@
 """How many prompt tokens join a step's decodes: as many as the running requests' inter-token SLOs allow.
 
-Knows the step model, the SLO of each row and the last pure-decode step. Does not know blocks or prompts. An
-SLO is kept by nine of ten steps; where there is none, a chunk is sized by what is expected.
+Knows the step model, the SLO of each row, the last pure-decode step and how many wait. Does not know blocks
+or prompts. An SLO is kept by nine of ten steps; where there is none, the prompts of a step are sized by what
+is expected, and the more of them the more requests wait: see `mixed_ratio` and `max_mixed_tokens`.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,17 +22,40 @@ if TYPE_CHECKING:
     from tidemill_engine.step import FloatArray
 
 MIN_CHUNK_TOKENS = 32
-MAX_MIXED_RATIO = 5.0
-"""A mixed step may take so many times the last pure-decode step where no SLO says otherwise.
+LONE_PROMPT_RATIO = 4.0
+"""Where one request waits and no SLO says otherwise, its prompt may take so many times a pure-decode step.
 
-At 3 a burst's last prompts wait a tenth to a quarter longer than at 5, for gaps that are a quarter to a half
-shorter.
+At 2 a burst's last prompts waited a tenth to a quarter longer than at 4, for gaps that were a quarter to a
+half shorter.
 """
+MIXED_CHUNKS = 2
+"""Prompts may take so many times the longest chunk beside at least half as many decodes as requests wait."""
 LOST_SLO_RATIO = 1.5
 """An SLO that a step without a chunk does not keep either is taken for so many times such a step.
 
 Otherwise a wish for the impossible would slow down everybody's prompts and help nobody.
 """
+
+
+def mixed_ratio(num_waiting: int) -> float:
+    """Return how many times a pure-decode step a step with prompts may take where no SLO bounds it.
+
+    Work a of prompts, done u at a time, takes a / u steps. Each of these has decodes too, of D together, so
+    all of the W that wait lose W * D * a / u; the longest gap of those that run is D + u. The sum of both is
+    least where u grows as the square root of W. (That all W wait for the same a, not each for its own, keeps
+    a crowd's gaps short; weighing gaps by those that run lets ten streams starve a hundred newcomers.)
+    """
+    return 1.0 + LONE_PROMPT_RATIO * math.sqrt(max(1, num_waiting))
+
+
+def max_mixed_tokens(num_waiting: int, num_decodes: int, max_chunk_tokens: int) -> int:
+    """Return the most prompt tokens beside decodes where no SLO bounds them, as a multiple of a chunk.
+
+    A step's work on prompts is the same whenever it is done. In longer steps fewer decodes come between, but
+    what a step gains by that falls with its length, and the gap of everyone who runs grows with it. So where
+    most requests run two chunks are the end; where nearly all wait, few are held up.
+    """
+    return max_chunk_tokens * max(MIXED_CHUNKS, num_waiting // max(1, num_decodes))
 
 
 def largest_chunk(
@@ -71,8 +96,11 @@ class WholeBudget:
 class FittedChunks:
     """The chunk policy of the continuous scheduler."""
 
-    def __init__(self, model: StepModel, itl_slo_seconds: Callable[[], FloatArray]) -> None:
+    def __init__(
+        self, model: StepModel, itl_slo_seconds: Callable[[], FloatArray], *, max_chunk_tokens: int
+    ) -> None:
         self._model = model
+        self._max_chunk_tokens = max_chunk_tokens
         self._itl_slo_seconds = itl_slo_seconds
         self._last_decode_seconds = 0.0
         self._last_budget = 0
@@ -94,12 +122,13 @@ class FittedChunks:
             self._last_budget = num_decodes + step.token_budget
             return step.token_budget
         decodes = StepFeatures(num_decodes, float(step.context_tokens), 0.0, num_decodes)
-        predict = self._model.predict_p90
+        predict, most = self._model.predict_p90, step.token_budget
         slos = self._itl_slo_seconds()[step.rows]
         tightest = float(np.min(slos))
         if not np.isfinite(tightest):
             predict = self._model.predict
-            tightest = MAX_MIXED_RATIO * max(self._last_decode_seconds, predict(decodes))
+            tightest = mixed_ratio(step.num_waiting) * max(self._last_decode_seconds, predict(decodes))
+            most = min(most, max_mixed_tokens(step.num_waiting, num_decodes, self._max_chunk_tokens))
         elif tightest < (alone := predict(decodes)):
             tightest = float(np.min(np.where(slos < alone, LOST_SLO_RATIO * alone, slos)))
         chunk = largest_chunk(
@@ -107,7 +136,7 @@ class FittedChunks:
             decodes,
             allowed_seconds=tightest,
             start=step.chunk_start,
-            most=step.token_budget,
+            most=most,
         )
         self._last_budget = num_decodes + chunk
         return chunk

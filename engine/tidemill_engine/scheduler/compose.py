@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 
 
 class Composer:
-    """Adds decodes and chunks to a plan; without chunked prefill a prompt goes in whole or not at all."""
+    """Adds decodes and chunks to a plan; without chunks (None) a prompt goes in whole or not at all."""
 
-    def __init__(self, rows: RowTable, kv: KVCacheManager, *, is_chunked: bool) -> None:
+    def __init__(self, rows: RowTable, kv: KVCacheManager, *, max_chunk_tokens: int | None) -> None:
         self._rows = rows
         self._kv = kv
-        self.is_chunked = is_chunked
+        self._max_chunk_tokens = max_chunk_tokens
+        self.is_chunked = max_chunk_tokens is not None
 
     def num_prompt_tokens_left(self, plan: StepPlan) -> int:
         """Return how many tokens of prompts the step may still take."""
@@ -42,7 +43,8 @@ class Composer:
         """Add as much of a row's prompt as budget and free blocks allow, maybe nothing."""
         computed = int(self._rows.num_computed_tokens[row])
         wanted = int(self._rows.num_tokens[row]) - computed
-        count = min(wanted, self.num_prompt_tokens_left(plan), self._kv.room_for(row) - computed)
+        most = wanted if self._max_chunk_tokens is None else min(wanted, self._max_chunk_tokens)
+        count = min(most, self.num_prompt_tokens_left(plan), self._kv.room_for(row) - computed)
         if count <= 0 or (count < wanted and not self.is_chunked):
             return
         self.add(plan, int_array([row]), int_array([count]))

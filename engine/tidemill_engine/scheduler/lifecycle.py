@@ -53,12 +53,13 @@ class RequestLifecycle(ABC):
         self._sharing = PrefixSharing(self._rows, kv)
         self._queue = WaitingQueue(
             config.order,
-            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_chunk_tokens=config.chunk_tokens,
             max_num_seqs=config.max_num_seqs,
             estimates=self._seams.estimates,
             affinity=self._sharing.is_affine if kv.roots is not None else None,
         )
-        self._composer = Composer(self._rows, kv, is_chunked=config.is_chunked_prefill)
+        max_chunk_tokens = config.chunk_tokens if config.is_chunked_prefill else None
+        self._composer = Composer(self._rows, kv, max_chunk_tokens=max_chunk_tokens)
         self._outcomes = Outcomes()
         self._requests: dict[str, Request] = {}
         self._in_flight: deque[InFlightStep] = deque()

@@ -74,10 +74,10 @@ class LengthPredictor:
 class WorkPredictor:
     """Seconds that requests take, by the length predictor and the step model."""
 
-    def __init__(self, model: StepModel, max_num_batched_tokens: int) -> None:
+    def __init__(self, model: StepModel, max_chunk_tokens: int) -> None:
         self.lengths = LengthPredictor()
         self._model = model
-        self._max_chunk = max_num_batched_tokens
+        self._max_chunk = max_chunk_tokens
 
     def estimates(self) -> Estimates:
         """Return the two guesses that orders are made from."""

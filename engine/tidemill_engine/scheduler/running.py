@@ -136,8 +136,13 @@ class RunningWork:
             rows=rows,
             context_tokens=int(self._rows.num_tokens[rows].sum()),
             token_budget=plan.token_budget,
+            num_waiting=len(prefills) + self._num_joining(),
             chunk_start=int(self._rows.num_computed_tokens[prefills[0]]) if len(prefills) else 0,
         )
+
+    def _num_joining(self) -> int:
+        """Return how many waiting requests have a slot to take, as far as slots and the gate decide that."""
+        return min(len(self._queue), self._rows.num_free) if self._parts.gate.is_open else 0
 
     def _in_order(self, rows: IntArray) -> IntArray:
         """Return rows by their requests' place in the order, first in order first."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ELIGIBLE_BUDGETS = 2
+ELIGIBLE_CHUNKS = 2
 AFFINITY_SLACK = 0.1
 """Requests of one class and band whose keys differ by less are equals: a cached prefix may decide."""
 AFFINITY_WINDOW = 16
@@ -52,7 +52,7 @@ class WaitingQueue:
         self,
         config: OrderConfig,
         *,
-        max_num_batched_tokens: int,
+        max_chunk_tokens: int,
         max_num_seqs: int = 1 << 30,
         estimates: Estimates = NO_ESTIMATES,
         affinity: Callable[[Request], bool] | None = None,
@@ -66,7 +66,7 @@ class WaitingQueue:
         self._live: set[str] = set()
         self._ranking = FairRanking(
             self.tenants,
-            slack=float(ELIGIBLE_BUDGETS * max_num_batched_tokens),
+            slack=float(ELIGIBLE_CHUNKS * max_chunk_tokens),
             is_held_back=self.holds_its_slots,
         )
         self._oldest = OldestShare()
