@@ -73,6 +73,17 @@ def test_a_swapped_request_is_counted_as_swapped_and_not_as_waiting() -> None:
     assert stats.num_free_swap_blocks < stats.num_swap_blocks
 
 
+def test_blocks_that_came_back_are_found_again_by_others() -> None:
+    harness = crowded()
+    while num_swapped_blocks(harness)[1] == 0:
+        harness.step()
+    harness.step()
+    back = harness.steps[-2].swap_in[:, 1]
+    is_published = harness.scheduler._kv._pool.index.is_published
+    num_full = int(is_published[back].sum())
+    assert num_full >= len(back) - 1, "all but the last, partly filled one have names"
+
+
 def test_without_room_in_the_cpu_pool_it_is_recomputed() -> None:
     harness = crowded(num_swap_blocks=1)
     harness.run()

@@ -24,11 +24,15 @@ MAX_TRIED = 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Need:
-    """What admitting a request takes: blocks in all, blocks at once, and tokens that are computed already."""
+    """What admitting a request takes: blocks in all, blocks at once, and tokens that are computed already.
+
+    `num_swapped_blocks` full ones of these tokens come from the CPU pool.
+    """
 
     num_blocks: int
     num_blocks_now: int
     num_computed_tokens: int
+    num_swapped_blocks: int = 0
 
 
 class Intake:
@@ -125,6 +129,7 @@ class Intake:
             num_blocks=in_all - len(found) + num_revived,
             num_blocks_now=next_blocks - len(found) + num_revived,
             num_computed_tokens=computed,
+            num_swapped_blocks=computed // self._kv.block_size - len(found),
         )
 
     def _fits(self, plan: StepPlan, request: Request, need: _Need, committed: int | None) -> bool:
@@ -147,7 +152,7 @@ class Intake:
         row = self._rows.take(request, need.num_computed_tokens)
         parts.preemptor.resume(request, row, plan.step_id)
         self._bring(request, row, offer, plan)
-        parts.sharing.start(row, request, need.num_computed_tokens)
+        parts.sharing.start(row, request, need.num_computed_tokens, need.num_swapped_blocks)
         request.status = RequestStatus.RUNNING
         if request.first_scheduled_time is None:
             request.first_scheduled_time = plan.now

@@ -87,8 +87,14 @@ class PrefixSharing:
             return False
         return request.chain[0] in self._leaders or self._kv.knows(request.chain[0])
 
-    def start(self, row: int, request: Request, num_computed_tokens: int) -> None:
-        """Note what a row that begins is going to compute, and count what it need not."""
+    def start(
+        self, row: int, request: Request, num_computed_tokens: int, num_swapped_blocks: int = 0
+    ) -> None:
+        """Note what a row that begins is going to compute, and count what it need not.
+
+        Its last computed blocks, so many of them, come back from the CPU pool in the step in which it begins:
+        they have no name until the end of that.
+        """
         if request.num_tokens == request.num_prompt_tokens and request.num_preemptions == 0:
             request.num_cached_tokens = num_computed_tokens
             self.queries_tokens += request.num_prompt_tokens
@@ -97,7 +103,7 @@ class PrefixSharing:
         if roots is None:
             return
         self._prepare(request, roots)
-        num_found = num_computed_tokens >> self._shift
+        num_found = (num_computed_tokens >> self._shift) - num_swapped_blocks
         self._rows.num_hashed_blocks[row] = num_found
         parent = request.chain[num_found - 1] if num_found else self._root(request)
         self._parents[row] = np.frombuffer(parent, dtype=np.uint8)
