@@ -137,7 +137,7 @@ def test_figures_count_tokens_over_the_makespan_and_requests_within_their_slo() 
     assert figures.output_tokens_per_second == pytest.approx(100 / figures.makespan_seconds)
     assert (figures.slo_attainment, figures.goodput) == (0.0, 0.0)
     assert summarize(simulation, 1e6, STEP_TIME).slo_attainment == 1.0
-    assert 1.0 < figures.effective_batch <= 10.0
+    assert figures.effective_batch == pytest.approx(10.0), "all ten prompts fit the first step"
 
 
 def test_jobs_give_the_same_figures_in_one_process_and_in_two() -> None:
