@@ -187,6 +187,11 @@ def _add_engine_flags(group: argparse._ArgumentGroup) -> None:
         type=int,
         help=f"tokens of a step (default {SchedulerConfig.max_num_batched_tokens}, on a GPU {GPU_BUDGET})",
     )
+    _add_cache_flags(group)
+    group.add_argument("--seed", type=int, default=0, help="seed of requests that bring none")
+
+
+def _add_cache_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--max-chunk-tokens",
         type=int,
@@ -222,7 +227,6 @@ def _add_engine_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--swap-space", type=float, default=0.0, help="GiB of CPU memory for preempted requests' blocks"
     )
-    group.add_argument("--seed", type=int, default=0, help="seed of requests that bring none")
 
 
 def _add_device_flags(group: argparse._ArgumentGroup) -> None:

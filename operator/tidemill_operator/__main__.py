@@ -38,6 +38,31 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tidemill-operator", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="look after all InferenceServices of a cluster")
+    _add_place_flags(run)
+    _add_lease_flags(run)
+    run.add_argument(
+        "--watch-namespace",
+        action="append",
+        default=[],
+        help="look after the services of this namespace only; may be repeated",
+    )
+    _add_pod_flags(run)
+    _add_network_flags(run)
+    run.add_argument(
+        "--recording-mebibytes",
+        type=int,
+        default=16,
+        metavar="MIB",
+        help="memory for the loads of the last hours, for tidemill-bench replay; 0 keeps none",
+    )
+    run.add_argument(
+        "--log-level", default="info", choices=("debug", "info", "warning", "error"), help="how much to log"
+    )
+    return parser
+
+
+def _add_place_flags(run: argparse.ArgumentParser) -> None:
+    """Add where the operator is, what it starts, and where it finds gateways and keys."""
     run.add_argument("--engine-image", required=True, help="image of services that name none")
     run.add_argument(
         "--operator-namespace",
@@ -53,6 +78,10 @@ def make_parser() -> argparse.ArgumentParser:
     run.add_argument("--http-host", default="0.0.0.0", help="address of health and metrics")  # noqa: S104
     run.add_argument("--http-port", type=int, default=names.OPERATOR_HTTP_PORT)
     run.add_argument("--lease-name", default=names.DEFAULT_LEASE_NAME)
+
+
+def _add_lease_flags(run: argparse.ArgumentParser) -> None:
+    """Add the election's timing."""
     timing = LeaseTiming()
     run.add_argument(
         "--lease-duration",
@@ -75,12 +104,10 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="how often the lease is renewed or asked for",
     )
-    run.add_argument(
-        "--watch-namespace",
-        action="append",
-        default=[],
-        help="look after the services of this namespace only; may be repeated",
-    )
+
+
+def _add_pod_flags(run: argparse.ArgumentParser) -> None:
+    """Add what concerns pods: where models come from, and labels that are handed on."""
     for scheme, service in names.DOWNLOAD_SERVICES.items():
         run.add_argument(
             f"--{scheme}-endpoint", metavar="URL", help=f"{scheme}:// models come from here, not {service}"
@@ -92,6 +119,10 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="KEY",
         help="hand this label of a service on to its Deployments and pods, besides Kueue's; may be repeated",
     )
+
+
+def _add_network_flags(run: argparse.ArgumentParser) -> None:
+    """Add who may reach the pods."""
     run.add_argument(
         "--network-policies",
         action="store_true",
@@ -107,17 +138,6 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="JSON",
         help="a NetworkPolicyPeer that may read the engines' metrics; may be repeated",
     )
-    run.add_argument(
-        "--recording-mebibytes",
-        type=int,
-        default=16,
-        metavar="MIB",
-        help="memory for the loads of the last hours, for tidemill-bench replay; 0 keeps none",
-    )
-    run.add_argument(
-        "--log-level", default="info", choices=("debug", "info", "warning", "error"), help="how much to log"
-    )
-    return parser
 
 
 def settings_of(arguments: argparse.Namespace) -> Settings:

@@ -30,14 +30,13 @@ import asyncio
 import hashlib
 import json
 import logging
-import secrets
-from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tidemill_operator import names, views
 from tidemill_operator.actions import Delete
+from tidemill_operator.admin_secrets import AdminSecrets
 from tidemill_operator.api import Api, Object, Place
 from tidemill_operator.cache import GATEWAYS, Cache
 from tidemill_operator.errors import ApiError
@@ -47,8 +46,6 @@ from tidemill_operator.observed import NAMESPACE_LEAVING_WORDS, ChildView, Obser
 from tidemill_operator.plan import Plan
 
 logger = logging.getLogger(__name__)
-
-TOKEN_BYTES: Final = 32
 
 ObjectKey = tuple[str, str]
 
@@ -71,14 +68,13 @@ class Reading:
 
 
 class Cluster:
-    """Gives the world of one service, and carries out a plan."""
+    """Gives the world of one service, and carries out a plan; `admin_secrets`: its Secrets, remembered."""
 
     def __init__(self, api: Api, cache: Cache) -> None:
         self._api = api
         self._cache = cache
         self._written: dict[Key, dict[ObjectKey, tuple[str, str]]] = {}
-        self._secrets: dict[Key, Object] = {}
-        self._former_tokens: dict[Key, str] = {}
+        self.admin_secrets = AdminSecrets(api)
 
     async def read_service(self, key: Key) -> Object | None:
         """Read the InferenceService itself; None when it is gone."""
@@ -87,19 +83,7 @@ class Cluster:
     def forget(self, key: Key) -> None:
         """Drop what was remembered about a service that is gone."""
         self._written.pop(key, None)
-        self._secrets.pop(key, None)
-        self._former_tokens.pop(key, None)
-
-    @property
-    def secrets(self) -> Mapping[Key, Object]:
-        """Give the admin Secrets that were seen."""
-        return self._secrets
-
-    def forget_secret(self, key: Key) -> None:
-        """Look at a service's Secret again in its next run, and keep the token that it had."""
-        gone = self._secrets.pop(key, None)
-        if gone is not None:
-            self._former_tokens[key] = views.admin_token_in(gone)
+        self.admin_secrets.forget(key)
 
     async def observe(self, service: Object) -> Reading:
         """Give everything around a service as the watches have shown it; only what it owns counts."""
@@ -118,7 +102,7 @@ class Cluster:
             for kind, child in single_children(name)
             if (obj := self._cache.find(kind, namespace, child)) is not None
         ]
-        secret = await self._secret(service)
+        secret = await self.admin_secrets.read(service)
         found += [] if secret is None else [secret]
         children = [views.child_view(obj, service) for obj in (*found, *revisions, *deployments)]
         staying, leaving = views.gateway_views(self._cache.all(GATEWAYS))
@@ -136,7 +120,7 @@ class Cluster:
                 leaving_gateways=leaving,
             ),
             versions=_versions((*own_deployments, *found)),
-            admin_tokens=self._admin_tokens(Key(namespace, name), secret, uid),
+            admin_tokens=self.admin_secrets.tokens(Key(namespace, name), secret, uid),
         )
 
     async def look_up(
@@ -177,7 +161,7 @@ class Cluster:
     async def execute(self, key: Key, plan: Plan, versions: Mapping[ObjectKey, str]) -> None:
         """Carry out everything but status and events; stop at the first failure."""
         for manifest in plan.secrets:
-            await self._create_secret(manifest)
+            await self.admin_secrets.create(manifest)
         for manifest in plan.applies:
             await self._apply(key, _as_seen(manifest, plan.lowered, versions), versions)
         for delete in plan.deletes:
@@ -203,40 +187,9 @@ class Cluster:
             if not error.is_not_found:
                 raise
 
-    def _admin_tokens(self, key: Key, secret: Object | None, uid: str) -> tuple[str, ...]:
-        """Give the token in the service's own Secret, where there is one, then the former one."""
-        own = (
-            None
-            if secret is None or not views.is_controlled_by(secret, uid)
-            else views.admin_token_in(secret)
-        )
-        return tuple(token for token in (own, self._former_tokens.get(key)) if token)
-
-    async def _secret(self, service: Object) -> Object | None:
-        """Give the admin Secret, read until it is the service's own and then remembered."""
-        metadata = service["metadata"]
-        key = Key(metadata["namespace"], metadata["name"])
-        known = self._secrets.get(key)
-        if known is not None and views.is_controlled_by(known, metadata["uid"]):
-            return known
-        place = Place(kind="Secret", namespace=key.namespace, name=names.admin_secret_name(key.name))
-        found = await self._get_typed(place)
-        if found is not None:
-            self._secrets[key] = found
-        return found
-
     async def _get_typed(self, place: Place) -> Object | None:
         obj = await self._api.get(place)
         return None if obj is None else {**obj, "kind": place.kind}
-
-    async def _create_secret(self, manifest: Manifest) -> None:
-        """Create the Secret with a new random token; one that exists is left as it is."""
-        token = b64encode(secrets.token_urlsafe(TOKEN_BYTES).encode()).decode()
-        try:
-            await self._api.create({**manifest, "data": {names.ADMIN_TOKEN_KEY: token}}, kind="Secret")
-        except ApiError as error:
-            if not error.is_conflict:
-                raise
 
     async def _apply(self, key: Key, manifest: Manifest, versions: Mapping[ObjectKey, str]) -> None:
         """Apply one manifest, unless the object stands as the last apply of the same manifest left it."""

@@ -96,26 +96,15 @@ class Reconciler:
         """Bring one service closer to its spec; raise what should be tried again later."""
         service = await self.cluster.read_service(key)
         if service is None:
-            await self._tell_cuts(key, identity_of_gone(key))
-            self.cluster.forget(key)
-            self.scaling.forget(key)
-            self.server_faults.pop(key, None)
-            logger.info("%s is gone; its children go with it", key)
-            return Outcome.GONE
+            return await self._forget(key)
         uid = service["metadata"]["uid"]
         if service["metadata"].get("deletionTimestamp"):
             self.on_leaving(key, uid)
             await self._tell_cuts(key, service)
             return Outcome.DONE
-        reading = await self.cluster.observe(service)
-        observed = replace(
-            reading.observed,
-            lost_claims=self.claims.lost(key),
-            keys_problem=self.keys_problem_of(key),
-            is_refused_all=reading.observed.has_leaving_pods and await self.cluster.is_refused_all(key),
-        )
+        reading = await self._observe(key, service)
         scaling = self.scaling.look(service, reading)
-        observed, plan = await self._plan_knowing(service, replace(reading, observed=observed), scaling)
+        observed, plan = await self._plan_knowing(service, reading, scaling)
         if observed.namespace_is_leaving:
             self.on_leaving(key, uid)
         reason = INVALID_TEMPLATE
@@ -128,14 +117,12 @@ class Reconciler:
             if error.is_conflict and plan.lowered:
                 logger.info("%s: a Deployment has changed since it was read; looking again", key)
                 return Again(seconds=AFTER_CONFLICT_SECONDS)
-            if not (error.is_refusal or self._is_lasting(key, error)):
-                raise
-            told = reason if error.is_refusal else WRITE_FAILED
-            refusal = Refusal(what=error.request, message=error.message, reason=told)
-            observed = replace(observed, refusal=refusal)
-            await self._tell(service, self._plan(service, observed, scaling))
-            if observed.namespace_is_leaving:
-                self.on_leaving(key, uid)
+            refusal = self._refusal(key, error, reason)
+            if refusal is not None:
+                observed = replace(observed, refusal=refusal)
+                await self._tell(service, self._plan(service, observed, scaling))
+                if observed.namespace_is_leaving:
+                    self.on_leaving(key, uid)
             raise
         self.server_faults.pop(key, None)
         await self._tell(service, plan)
@@ -144,6 +131,34 @@ class Reconciler:
             raise ObstacleError(plan.obstacle.message)
         again_seconds = plan.again_seconds if is_complete else AFTER_SILENCE_SECONDS
         return Outcome.DONE if again_seconds is None else Again(seconds=again_seconds)
+
+    async def _forget(self, key: Key) -> Outcome:
+        """Drop everything about a service that is gone, once its cut streams are told."""
+        await self._tell_cuts(key, identity_of_gone(key))
+        self.cluster.forget(key)
+        self.scaling.forget(key)
+        self.server_faults.pop(key, None)
+        logger.info("%s is gone; its children go with it", key)
+        return Outcome.GONE
+
+    async def _observe(self, key: Key, service: Object) -> Reading:
+        """Read what is around a service, and add what no object of the cluster says."""
+        reading = await self.cluster.observe(service)
+        observed = replace(
+            reading.observed,
+            lost_claims=self.claims.lost(key),
+            keys_problem=self.keys_problem_of(key),
+            is_refused_all=reading.observed.has_leaving_pods and await self.cluster.is_refused_all(key),
+        )
+        return replace(reading, observed=observed)
+
+    def _refusal(self, key: Key, error: ApiError, reason: str) -> Refusal | None:
+        """Make of an error what status tells of it; None while it may pass by itself."""
+        if error.is_refusal:
+            return Refusal(what=error.request, message=error.message, reason=reason)
+        if self._is_lasting(key, error):
+            return Refusal(what=error.request, message=error.message, reason=WRITE_FAILED)
+        return None
 
     def _is_lasting(self, key: Key, error: ApiError) -> bool:
         """Count the API server's own faults in a row; tell whether they are worth telling."""

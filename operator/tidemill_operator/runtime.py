@@ -152,7 +152,9 @@ class Operator:
             await informer.synced.wait()
         logger.info("%d children and gateways are known", len(self._cache))
         self._is_caught_up = True
-        secrets = SecretWatch(self._api, lambda: self._cluster.secrets, self._on_secret, self._clock)
+        secrets = SecretWatch(
+            self._api, lambda: self._cluster.admin_secrets.known, self._on_secret, self._clock
+        )
         background.append(asyncio.create_task(secrets.run()))
         background.append(asyncio.create_task(self._projector.run()))
         await self._watch_services()
@@ -202,7 +204,7 @@ class Operator:
             self._router.on_child(obj)
 
     def _on_secret(self, key: Key) -> None:
-        self._cluster.forget_secret(key)
+        self._cluster.admin_secrets.look_again(key)
         self._queue.add(key)
 
     def _on_leaving(self, key: Key, uid: str) -> None:

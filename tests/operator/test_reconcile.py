@@ -244,7 +244,7 @@ async def test_the_former_token_is_kept_when_the_secret_is_deleted_and_made_anew
     cluster, service = reconciler.cluster, make_service(HOST)
     (first,) = (await cluster.observe(service)).admin_tokens
     api.remove(("Secret", "prod", "chat-admin-token"))
-    cluster.forget_secret(KEY)
+    cluster.admin_secrets.look_again(KEY)
     assert (await cluster.observe(service)).admin_tokens == (first,)
     await converge(api, reconciler)
     second, former = (await cluster.observe(service)).admin_tokens
