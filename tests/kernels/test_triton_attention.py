@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from examples import examples
 from kernel_device import FLOATS, seeded, tolerances
 from tidemill_kernels.paged_attention import paged_attention_reference
+from tidemill_kernels.paged_attention.batch import AttentionOptions, PagedBatch
 from tidemill_kernels.paged_attention.launch import (
     MAX_PARTS,
     AttentionLaunch,
@@ -20,7 +21,7 @@ from tidemill_kernels.paged_attention.launch import (
     plan_attention,
     plan_parts,
 )
-from tidemill_kernels.paged_attention.triton_kernel import AttentionOptions, PagedBatch, paged_attention
+from tidemill_kernels.paged_attention.triton_kernel import paged_attention
 from tidemill_kernels.rope_kv_write import NARROW_MOST
 
 TOLERANCE = tolerances(1e-5, 4e-3)

@@ -12,8 +12,8 @@ from tidemill_bench.gpu_check.paged import PagedCase
 from tidemill_bench.gpu_check.place import Place
 from tidemill_kernels.block_copy.reference import copy_blocks_reference
 from tidemill_kernels.block_copy.triton_kernel import copy_blocks
+from tidemill_kernels.paged_attention.batch import AttentionOptions
 from tidemill_kernels.paged_attention.launch import HeadShape
-from tidemill_kernels.paged_attention.triton_kernel import AttentionOptions
 from tidemill_kernels.rms_norm import rms_norm_reference
 from tidemill_kernels.rms_norm.triton_kernel import add_rms_norm
 from tidemill_kernels.rope_kv_write import QkvLayout, Rotation

@@ -8,8 +8,9 @@ from functools import partial
 
 import torch
 
+from tidemill_kernels.paged_attention.batch import AttentionOptions, PagedBatch
 from tidemill_kernels.paged_attention.launch import Gpu, HeadShape, plan_attention
-from tidemill_kernels.paged_attention.triton_kernel import AttentionOptions, PagedBatch, paged_attention
+from tidemill_kernels.paged_attention.triton_kernel import paged_attention
 from tidemill_kernels.rope_kv_write import NARROW_MOST
 
 BLOCK_SIZE = 16

@@ -14,8 +14,8 @@ import torch
 
 from tidemill_bench.gpu_check.paged import PagedCase
 from tidemill_bench.gpu_check.place import Place
+from tidemill_kernels.paged_attention.batch import AttentionOptions
 from tidemill_kernels.paged_attention.launch import HeadShape
-from tidemill_kernels.paged_attention.triton_kernel import AttentionOptions
 from tidemill_kernels.rms_norm.triton_kernel import add_rms_norm
 from tidemill_kernels.rope_kv_write import QkvLayout, Rotation
 from tidemill_kernels.rope_kv_write.triton_kernel import rope_kv_write

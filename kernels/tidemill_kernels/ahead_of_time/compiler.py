@@ -15,7 +15,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from tidemill_kernels.ahead_of_time.resources import Resources, parse_resources
-from tidemill_kernels.ahead_of_time.variants import Variant
+from tidemill_kernels.ahead_of_time.variant import Variant
 
 _WARP_SIZE = 32
 _ALIGNED = [["tt.divisibility", 16]]

@@ -7,45 +7,14 @@ of float32 are those of float32 (ieee), not of its upper 19 bits, as Triton woul
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
-
 import torch
 import triton
 import triton.language as tl
 
+from tidemill_kernels.paged_attention.batch import AttentionOptions, PagedBatch
 from tidemill_kernels.paged_attention.launch import AttentionLaunch, HeadShape
 
 _LOG2_E = 1.4426950408889634
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttentionOptions:
-    """What a model asks of attention.
-
-    scale: of scores; window: how many of the newest tokens are seen, 0 = all; soft_cap: scores become
-    `cap * tanh(score / cap)`, 0 = off.
-    """
-
-    scale: float
-    window: int = 0
-    soft_cap: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class PagedBatch:
-    """One step's sequences on the device.
-
-    block_table: `[num_seqs, max_blocks]` int32; seq_lens: `[num_seqs]` int32, new tokens included;
-    query_start_loc: `[num_seqs + 1]` int32; tile_sequences, tile_starts: `[num_tiles]` int32 as in
-    `AttentionLaunch`, a negative sequence for padding.
-    """
-
-    block_table: torch.Tensor
-    seq_lens: torch.Tensor
-    query_start_loc: torch.Tensor
-    tile_sequences: torch.Tensor
-    tile_starts: torch.Tensor
 
 
 # Numbers that differ from step to step: no variant is compiled for what they happen to be.
@@ -111,16 +80,11 @@ def paged_attention_kernel(
     query_places = tokens[:, None] * stride_query_token + heads[:, None] * HEAD_DIM + dims[None, :]
     query = tl.load(query_ptr + query_places, mask=row_mask, other=0.0)
 
-    # What the rows of this tile can see: positions up to each row's own, back to the window's edge.
     visible = seq_len - num_new + offsets + 1
-    last = tl.minimum(seq_len - num_new + tile_start + ROWS // GROUP_PADDED, seq_len)
-    begin = 0
-    if WINDOW > 0:
-        begin = tl.maximum(0, seq_len - num_new + tile_start + 1 - WINDOW)
-    part_keys = tl.cdiv(tl.cdiv(last - begin, NUM_PARTS), KEYS) * KEYS
-    begin = begin + part * part_keys
-    last = tl.minimum(last, begin + part_keys)
-
+    tile_tokens: tl.constexpr = ROWS // GROUP_PADDED
+    begin, last = _keys_of_part(
+        seq_len - num_new, seq_len, tile_start, part, WINDOW, tile_tokens, KEYS, NUM_PARTS
+    )
     largest = tl.full([ROWS], float("-inf"), dtype=tl.float32)
     total = tl.zeros([ROWS], dtype=tl.float32)
     summed = tl.zeros([ROWS, DIM_BLOCK], dtype=tl.float32)
@@ -132,34 +96,21 @@ def paged_attention_kernel(
         places = blocks * block_size + positions % block_size
         slots = places * stride_cache_slot + kv_head * HEAD_DIM
         key_mask = is_dim[:, None] & is_key[None, :]
-        keys = tl.load(key_cache_ptr + slots[None, :] + dims[:, None], mask=key_mask, other=0.0)
-        if IS_NARROW:
-            keys = keys.to(tl.float32).to(query.dtype)
+        keys = _load_cached(key_cache_ptr + slots[None, :] + dims[:, None], key_mask, query, IS_NARROW)
         scores = tl.dot(query, keys, input_precision="ieee") * scale_log2
         if IS_NARROW:
             # A cache of 2 ** 31 heads would hold more than any device.
             scale_places = places.to(tl.int32) * (NUM_HEADS // GROUP) + kv_head
             scores *= tl.load(key_scales_ptr + scale_places, mask=is_key, other=0.0)[None, :]
         if HAS_SOFT_CAP:
-            # tanh by exponentials; scores are in units of log2(e), the cap too.
-            ratio = tl.exp2(-2.0 * tl.abs(scores) / soft_cap * 1.4426950408889634)
-            capped = soft_cap * (1.0 - ratio) / (1.0 + ratio)
-            scores = tl.where(scores < 0, -capped, capped)
-        seen = is_key[None, :] & (positions[None, :] < visible[:, None])
-        if WINDOW > 0:
-            seen = seen & (positions[None, :] >= visible[:, None] - WINDOW)
-        scores = tl.where(seen, scores, float("-inf"))
-        larger = tl.maximum(largest, tl.max(scores, axis=1))
-        anchor = tl.where(larger == float("-inf"), 0.0, larger)
-        weights = tl.exp2(scores - anchor[:, None])
-        shrink = tl.exp2(largest - anchor)
-        total = total * shrink + tl.sum(weights, axis=1)
-        values = tl.load(value_cache_ptr + slots[:, None] + dims[None, :], mask=tl.trans(key_mask), other=0.0)
+            scores = _soft_capped(scores, soft_cap)
+        scores = _only_seen(scores, positions, is_key, visible, WINDOW)
+        weights, shrink, largest, total = _softmax_step(scores, largest, total)
+        value_places = value_cache_ptr + slots[:, None] + dims[None, :]
+        values = _load_cached(value_places, tl.trans(key_mask), query, IS_NARROW)
         if IS_NARROW:
-            values = values.to(tl.float32).to(query.dtype)
             weights *= tl.load(value_scales_ptr + scale_places, mask=is_key, other=0.0)[None, :]
         summed = summed * shrink[:, None] + tl.dot(weights.to(query.dtype), values, input_precision="ieee")
-        largest = larger
 
     if NUM_PARTS == 1:
         result = summed / tl.where(total == 0.0, 1.0, total)[:, None]
@@ -171,6 +122,69 @@ def paged_attention_kernel(
         tl.store(part_stats_ptr + part_places, largest, mask=is_row)
         count = tl.full([], NUM_PARTS * NUM_HEADS, tl.int64) * num_tokens
         tl.store(part_stats_ptr + count + part_places, total, mask=is_row)
+
+
+@triton.jit
+def _keys_of_part(
+    num_old,
+    seq_len,
+    tile_start,
+    part,
+    WINDOW: tl.constexpr,
+    TOKENS: tl.constexpr,
+    KEYS: tl.constexpr,
+    NUM_PARTS: tl.constexpr,
+):
+    """Return where one part of the context begins and ends that a tile of TOKENS tokens can see.
+
+    What its rows can see are positions up to each row's own, back to the window's edge.
+    """
+    last = tl.minimum(num_old + tile_start + TOKENS, seq_len)
+    begin = 0
+    if WINDOW > 0:
+        begin = tl.maximum(0, num_old + tile_start + 1 - WINDOW)
+    part_keys = tl.cdiv(tl.cdiv(last - begin, NUM_PARTS), KEYS) * KEYS
+    begin = begin + part * part_keys
+    return begin, tl.minimum(last, begin + part_keys)
+
+
+@triton.jit
+def _load_cached(places, mask, query, IS_NARROW: tl.constexpr):
+    """Load keys or values in the query's dtype; narrow ones still without their scales."""
+    cached = tl.load(places, mask=mask, other=0.0)
+    if IS_NARROW:
+        cached = cached.to(tl.float32).to(query.dtype)
+    return cached
+
+
+@triton.jit
+def _soft_capped(scores, soft_cap):
+    """Return `soft_cap * tanh(scores / soft_cap)`, by exponentials."""
+    ratio = tl.exp2(-2.0 * tl.abs(scores) / soft_cap * 1.4426950408889634)
+    capped = soft_cap * (1.0 - ratio) / (1.0 + ratio)
+    return tl.where(scores < 0, -capped, capped)
+
+
+@triton.jit
+def _only_seen(scores, positions, is_key, visible, WINDOW: tl.constexpr):
+    """Return scores with -inf where a row does not see a key; visible: `[ROWS]`, first position too far."""
+    seen = is_key[None, :] & (positions[None, :] < visible[:, None])
+    if WINDOW > 0:
+        seen = seen & (positions[None, :] >= visible[:, None] - WINDOW)
+    return tl.where(seen, scores, float("-inf"))
+
+
+@triton.jit
+def _softmax_step(scores, largest, total):
+    """Take some more keys into the online softmax.
+
+    Returns their weights, what the sums so far shrink by, and each row's new maximum and total.
+    """
+    larger = tl.maximum(largest, tl.max(scores, axis=1))
+    anchor = tl.where(larger == float("-inf"), 0.0, larger)
+    weights = tl.exp2(scores - anchor[:, None])
+    shrink = tl.exp2(largest - anchor)
+    return weights, shrink, larger, total * shrink + tl.sum(weights, axis=1)
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
@@ -227,21 +241,14 @@ def paged_attention(
     num_tiles = batch.tile_sequences.shape[0]
     if num_tokens == 0 or num_tiles == 0:
         return out
-    parts = launch.num_parts
-    wide = partial(torch.empty, dtype=torch.float32, device=query.device)
-    part_out = wide((parts, num_tokens, num_heads, head_dim)) if parts > 1 else out
-    part_stats = wide((2, parts, num_tokens, num_heads)) if parts > 1 else out
-    dim_block = max(16, triton.next_power_of_2(head_dim))
+    parts = _room_for_parts(query, launch.num_parts) or (out, out)
     heads = HeadShape(num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim)
-    paged_attention_kernel[(num_tiles, num_kv_heads, parts)](
+    paged_attention_kernel[(num_tiles, num_kv_heads, launch.num_parts)](
         out,
-        part_out,
-        part_stats,
+        *parts,
         query,
-        caches[0],
-        caches[1],
-        query if scales is None else scales[0],
-        query if scales is None else scales[1],
+        *caches,
+        *(scales or (query, query)),
         batch.block_table,
         batch.seq_lens,
         batch.query_start_loc,
@@ -258,29 +265,47 @@ def paged_attention(
         WINDOW=options.window,
         HAS_SOFT_CAP=options.soft_cap > 0,
         IS_NARROW=scales is not None,
-        NUM_HEADS=num_heads,
         GROUP=heads.group,
         GROUP_PADDED=heads.padded_group,
-        HEAD_DIM=head_dim,
-        DIM_BLOCK=dim_block,
         ROWS=launch.rows,
         KEYS=launch.keys,
-        NUM_PARTS=parts,
+        NUM_PARTS=launch.num_parts,
         num_warps=launch.num_warps,
         num_stages=launch.num_stages,
+        **_head_constants(query),
     )
-    if parts > 1:
-        merge_parts_kernel[(num_tokens, num_heads)](
-            out,
-            part_out,
-            part_stats,
-            out.stride(0),
-            num_tokens,
-            NUM_HEADS=num_heads,
-            HEAD_DIM=head_dim,
-            DIM_BLOCK=dim_block,
-            NUM_PARTS=parts,
-            PARTS_BLOCK=triton.next_power_of_2(parts),
-            num_warps=1,
-        )
+    if launch.num_parts > 1:
+        _merge(out, parts)
     return out
+
+
+def _room_for_parts(query: torch.Tensor, num_parts: int) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Return room for unnormalised sums and for their maxima and weights; None where one part needs none."""
+    if num_parts == 1:
+        return None
+    num_tokens, num_heads, head_dim = query.shape
+    sums = query.new_empty((num_parts, num_tokens, num_heads, head_dim), dtype=torch.float32)
+    return sums, query.new_empty((2, num_parts, num_tokens, num_heads), dtype=torch.float32)
+
+
+def _head_constants(query: torch.Tensor) -> dict[str, int]:
+    """Return what both kernels are compiled for."""
+    _, num_heads, head_dim = query.shape
+    dim_block = max(16, triton.next_power_of_2(head_dim))
+    return {"NUM_HEADS": num_heads, "HEAD_DIM": head_dim, "DIM_BLOCK": dim_block}
+
+
+def _merge(out: torch.Tensor, parts: tuple[torch.Tensor, torch.Tensor]) -> None:
+    """Merge the parts of every head of every token into out `[num_tokens, num_heads, head_dim]`."""
+    num_tokens, num_heads, _ = out.shape
+    num_parts = parts[0].shape[0]
+    merge_parts_kernel[(num_tokens, num_heads)](
+        out,
+        *parts,
+        out.stride(0),
+        num_tokens,
+        NUM_PARTS=num_parts,
+        PARTS_BLOCK=triton.next_power_of_2(num_parts),
+        num_warps=1,
+        **_head_constants(out),
+    )

@@ -50,29 +50,19 @@ def rope_kv_write_kernel(
     if head < NUM_HEADS + NUM_KV_HEADS:
         if HAS_NORM:
             norm_ptr = q_norm_ptr if head < NUM_HEADS else k_norm_ptr
-            mean_square = (tl.sum(first * first, axis=0) + tl.sum(second * second, axis=0)) / HEAD_DIM
-            scale = tl.rsqrt(mean_square + eps)
-            first *= scale * tl.load(norm_ptr + lanes, mask=inside, other=0.0).to(tl.float32)
-            second *= scale * tl.load(norm_ptr + half + lanes, mask=inside, other=0.0).to(tl.float32)
+            first, second = _normalised(first, second, norm_ptr, eps, lanes, inside, HEAD_DIM)
         angle = tl.load(positions_ptr + token).to(tl.int64) * half + lanes
-        cos = tl.load(cos_ptr + angle, mask=inside, other=1.0)
-        sin = tl.load(sin_ptr + angle, mask=inside, other=0.0)
-        rotated = first * cos - second * sin
-        second = second * cos + first * sin
-        first = rotated
+        first, second = _rotated(first, second, cos_ptr + angle, sin_ptr + angle, inside)
     if head < NUM_HEADS:
         goal = query_ptr + token * stride_query_token + head * HEAD_DIM
-        tl.store(goal + lanes, first.to(query_ptr.dtype.element_ty), mask=inside)
-        tl.store(goal + half + lanes, second.to(query_ptr.dtype.element_ty), mask=inside)
+        _store_head(goal, first, second, lanes, inside, half)
     else:
         slot = tl.load(slot_mapping_ptr + token).to(tl.int64)
         is_key = head < NUM_HEADS + NUM_KV_HEADS
         kv_head = head - NUM_HEADS - tl.where(is_key, 0, NUM_KV_HEADS)
         cache_ptr = key_cache_ptr if is_key else value_cache_ptr
         if NARROW_MOST > 0:
-            largest = tl.maximum(tl.max(tl.abs(first), axis=0), tl.max(tl.abs(second), axis=0))
-            # The least normal number: heads of zeros stay zeros.
-            scale = tl.maximum(largest / NARROW_MOST, 1.1754943508222875e-38)
+            scale = _scale_of(first, second, NARROW_MOST)
             scales_ptr = key_scales_ptr if is_key else value_scales_ptr
             if slot >= 0:
                 tl.store(scales_ptr + slot * NUM_KV_HEADS + kv_head, scale)
@@ -84,8 +74,40 @@ def rope_kv_write_kernel(
             second = tl.floor(second + 0.5)
         place = cache_ptr + (slot * NUM_KV_HEADS + kv_head) * HEAD_DIM
         if slot >= 0:
-            tl.store(place + lanes, first.to(cache_ptr.dtype.element_ty), mask=inside)
-            tl.store(place + half + lanes, second.to(cache_ptr.dtype.element_ty), mask=inside)
+            _store_head(place, first, second, lanes, inside, half)
+
+
+@triton.jit
+def _normalised(first, second, norm_ptr, eps, lanes, inside, HEAD_DIM: tl.constexpr):
+    """Return both halves of a head divided by their root mean square and weighed."""
+    mean_square = (tl.sum(first * first, axis=0) + tl.sum(second * second, axis=0)) / HEAD_DIM
+    scale = tl.rsqrt(mean_square + eps)
+    first *= scale * tl.load(norm_ptr + lanes, mask=inside, other=0.0).to(tl.float32)
+    second *= scale * tl.load(norm_ptr + HEAD_DIM // 2 + lanes, mask=inside, other=0.0).to(tl.float32)
+    return first, second
+
+
+@triton.jit
+def _rotated(first, second, cos_ptr, sin_ptr, inside):
+    """Return both halves of a head turned by the angles of its position."""
+    cos = tl.load(cos_ptr, mask=inside, other=1.0)
+    sin = tl.load(sin_ptr, mask=inside, other=0.0)
+    return first * cos - second * sin, second * cos + first * sin
+
+
+@triton.jit
+def _scale_of(first, second, NARROW_MOST: tl.constexpr):
+    """Return the number by which a head's largest becomes NARROW_MOST."""
+    largest = tl.maximum(tl.max(tl.abs(first), axis=0), tl.max(tl.abs(second), axis=0))
+    # The least normal number: heads of zeros stay zeros.
+    return tl.maximum(largest / NARROW_MOST, 1.1754943508222875e-38)
+
+
+@triton.jit
+def _store_head(goal, first, second, lanes, inside, HALF: tl.constexpr):
+    """Write both halves of a head, in the dtype of what is written to."""
+    tl.store(goal + lanes, first.to(goal.dtype.element_ty), mask=inside)
+    tl.store(goal + HALF + lanes, second.to(goal.dtype.element_ty), mask=inside)
 
 
 def rope_kv_write(
@@ -104,30 +126,24 @@ def rope_kv_write(
     the model's dtype, or in float8_e4m3fn or int8 as value / scale; then scales: of keys and of values, each
     `[num_blocks, block_size, num_kv_heads]` float32, contiguous, are written beside them.
     """
-    kind = caches[0].dtype
-    if (kind in NARROW_MOST) != (scales is not None):
-        raise ValueError(f"a cache of {kind} {'needs' if scales is None else 'has no'} scales")
-    num_tokens = qkv.shape[0]
-    if qkv.shape[1] != layout.width:
-        raise ValueError(f"a row of the QKV product has {layout.width} columns, not {qkv.shape[1]}")
+    num_tokens, kind = qkv.shape[0], caches[0].dtype
+    _check(qkv, layout, kind, has_scales=scales is not None)
     query = qkv.new_empty((num_tokens, layout.num_heads, layout.head_dim))
     if num_tokens == 0:
         return query
     has_norm = rotation.q_norm is not None
+    norms = (rotation.q_norm, rotation.k_norm) if has_norm else (qkv, qkv)
     grid = (num_tokens, layout.num_heads + 2 * layout.num_kv_heads)
     rope_kv_write_kernel[grid](
         qkv,
         query,
-        caches[0],
-        caches[1],
+        *caches,
         positions,
         slot_mapping,
         rotation.cos,
         rotation.sin,
-        rotation.q_norm if has_norm else qkv,
-        rotation.k_norm if has_norm else qkv,
-        qkv if scales is None else scales[0],
-        qkv if scales is None else scales[1],
+        *norms,
+        *(scales or (qkv, qkv)),
         qkv.stride(0),
         query.stride(0),
         rotation.eps,
@@ -141,3 +157,11 @@ def rope_kv_write(
         num_warps=1,
     )
     return query
+
+
+def _check(qkv: torch.Tensor, layout: QkvLayout, kind: torch.dtype, *, has_scales: bool) -> None:
+    """Raise ValueError where scales or columns are not those of the cache and the layout."""
+    if (kind in NARROW_MOST) != has_scales:
+        raise ValueError(f"a cache of {kind} {'has no' if has_scales else 'needs'} scales")
+    if qkv.shape[1] != layout.width:
+        raise ValueError(f"a row of the QKV product has {layout.width} columns, not {qkv.shape[1]}")

@@ -39,26 +39,10 @@ def sample_kernel(
     temperature = tl.load(temperature_ptr + row)
     uniform = tl.rand(tl.load(seed_ptr + row), tl.load(position_ptr + row))
     tl.store(uniform_ptr + row, uniform)
-    largest = tl.full([], float("-inf"), tl.float32)
-    best = tl.full([], 0, tl.int32)
-    num_bad = tl.full([], 0, tl.int32)
-    for block in range(0, vocab_size, BLOCK):
-        inside = block + lanes < vocab_size
-        logits = tl.load(start + block + lanes, mask=inside, other=float("-inf")).to(tl.float32)
-        is_bad = logits != logits
-        num_bad += tl.sum(is_bad.to(tl.int32), axis=0)
-        logits = tl.where(is_bad, float("-inf"), logits)
-        block_largest = tl.max(logits, axis=0)
-        block_best = block + tl.argmax(logits, axis=0).to(tl.int32)
-        best = tl.where(block_largest > largest, block_best, best)
-        largest = tl.maximum(largest, block_largest)
+    largest, best, num_bad = _largest_of(start, vocab_size, lanes, BLOCK)
     is_number = (num_bad == 0) & (largest > float("-inf")) & (largest < float("inf"))
     if is_number:
-        mass = tl.full([], 0.0, tl.float32)
-        for block in range(0, vocab_size, BLOCK):
-            inside = block + lanes < vocab_size
-            logits = tl.load(start + block + lanes, mask=inside, other=float("-inf")).to(tl.float32)
-            mass += tl.sum(tl.exp(logits - largest), axis=0)
+        mass = _mass_of(start, vocab_size, largest, lanes, BLOCK)
         token = best
         if temperature > 0:
             token = _draw(
@@ -79,6 +63,42 @@ def sample_kernel(
     else:
         tl.store(logprob_ptr + row, float("-inf"))
         tl.store(token_ptr + row, tl.full([], -1, tl.int64))
+
+
+@triton.jit
+def _logits_of(start, block, vocab_size, lanes):
+    """Load the block of a row that begins at `block`, as float32, -inf beyond its end; and what is inside."""
+    inside = block + lanes < vocab_size
+    logits = tl.load(start + block + lanes, mask=inside, other=float("-inf")).to(tl.float32)
+    return logits, inside
+
+
+@triton.jit
+def _largest_of(start, vocab_size, lanes, BLOCK: tl.constexpr):
+    """Find the largest logit that is a number, its token, and how many are none."""
+    largest = tl.full([], float("-inf"), tl.float32)
+    best = tl.full([], 0, tl.int32)
+    num_bad = tl.full([], 0, tl.int32)
+    for block in range(0, vocab_size, BLOCK):
+        logits, _ = _logits_of(start, block, vocab_size, lanes)
+        is_bad = logits != logits
+        num_bad += tl.sum(is_bad.to(tl.int32), axis=0)
+        logits = tl.where(is_bad, float("-inf"), logits)
+        block_largest = tl.max(logits, axis=0)
+        block_best = block + tl.argmax(logits, axis=0).to(tl.int32)
+        best = tl.where(block_largest > largest, block_best, best)
+        largest = tl.maximum(largest, block_largest)
+    return largest, best, num_bad
+
+
+@triton.jit
+def _mass_of(start, vocab_size, largest, lanes, BLOCK: tl.constexpr):
+    """Sum the weights of all logits, before temperature."""
+    mass = tl.full([], 0.0, tl.float32)
+    for block in range(0, vocab_size, BLOCK):
+        logits, _ = _logits_of(start, block, vocab_size, lanes)
+        mass += tl.sum(tl.exp(logits - largest), axis=0)
+    return mass
 
 
 @triton.jit
@@ -105,8 +125,7 @@ def _draw(start, vocab_size, best, largest, temperature, top_k, top_p, min_p, un
     passed = tl.full([], 0.0, tl.float32)
     token = tl.full([], -1, tl.int32)
     for block in range(0, vocab_size, BLOCK):
-        inside = block + lanes < vocab_size
-        logits = tl.load(start + block + lanes, mask=inside, other=float("-inf")).to(tl.float32)
+        logits, inside = _logits_of(start, block, vocab_size, lanes)
         is_allowed = inside & (_ordered(logits) >= least)
         weights = tl.where(is_allowed, tl.exp((logits - largest) / temperature), 0.0)
         reached = passed + tl.cumsum(weights, axis=0)
@@ -125,8 +144,7 @@ def _least_of_top_k(start, vocab_size, low, high, top_k, BLOCK: tl.constexpr):
         middle = low + (high - low + 1) // 2
         count = tl.full([], 0, tl.int32)
         for block in range(0, vocab_size, BLOCK):
-            inside = block + lanes < vocab_size
-            logits = tl.load(start + block + lanes, mask=inside, other=float("-inf")).to(tl.float32)
+            logits, inside = _logits_of(start, block, vocab_size, lanes)
             count += tl.sum(((_ordered(logits) >= middle) & inside).to(tl.int32), axis=0)
         if count >= top_k:
             low = middle
@@ -148,8 +166,7 @@ def _mass_from(start, vocab_size, least, largest, temperature, BLOCK: tl.constex
     lanes = tl.arange(0, BLOCK)
     mass = tl.full([], 0.0, tl.float32)
     for block in range(0, vocab_size, BLOCK):
-        inside = block + lanes < vocab_size
-        logits = tl.load(start + block + lanes, mask=inside, other=float("-inf")).to(tl.float32)
+        logits, inside = _logits_of(start, block, vocab_size, lanes)
         is_held = inside & (_ordered(logits) >= least)
         mass += tl.sum(tl.where(is_held, tl.exp((logits - largest) / temperature), 0.0), axis=0)
     return mass

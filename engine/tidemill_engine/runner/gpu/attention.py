@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import torch
 
+from tidemill_kernels.paged_attention.batch import AttentionOptions, PagedBatch
 from tidemill_kernels.paged_attention.launch import AttentionLaunch, Gpu, HeadShape, plan_attention
-from tidemill_kernels.paged_attention.triton_kernel import AttentionOptions, PagedBatch, paged_attention
+from tidemill_kernels.paged_attention.triton_kernel import paged_attention
 
 if TYPE_CHECKING:
     from tidemill_engine.models.device_llama import Attend, Caches

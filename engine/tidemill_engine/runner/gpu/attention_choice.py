@@ -20,7 +20,7 @@ from tidemill_engine.models.device_llama import Caches
 from tidemill_engine.runner.gpu.attention import Sequences, TidemillAttention
 from tidemill_engine.runner.gpu.attention_libraries import FLASH_BLOCK_SIZE, FlashAttention, FlashInfer
 from tidemill_engine.step import IntArray, int_array
-from tidemill_kernels.paged_attention.triton_kernel import AttentionOptions
+from tidemill_kernels.paged_attention.batch import AttentionOptions
 
 if TYPE_CHECKING:
     from tidemill_engine.config import AttentionBackendName
