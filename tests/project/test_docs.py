@@ -13,12 +13,26 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
+ANCHOR = re.compile(r"\]\((?!https?:)([^)#\s]*)#([^)\s]+)\)")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_relative_link_leads_somewhere(page: Path) -> None:
     prose = re.sub(r"`[^`\n]*`", "", page.read_text(encoding="utf-8"))
     missing = [link for link in LINK.findall(prose) if not (page.parent / link).exists()]
+    assert not missing
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_anchor_leads_to_a_heading(page: Path) -> None:
+    missing = []
+    for link, anchor in ANCHOR.findall(page.read_text(encoding="utf-8")):
+        target = page.parent / link if link else page
+        headings = re.findall(r"^#+ (.+)$", target.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        # As GitHub does: lower case, no punctuation, a hyphen for a space.
+        known = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+        if anchor not in known:
+            missing.append(f"{link}#{anchor}")
     assert not missing
 
 
