@@ -1,8 +1,9 @@
 """The Secrets with the tokens of the engines' admin port: created once, read, remembered.
 
 Knows that a Secret counts only when it is the service's own, and that engines ask for a former token until
-the kubelet has brought them the new one. Refuses to write one that exists: whoever deletes it rotates its
-token, and `secret_watch.py` sees that it is gone.
+the kubelet has brought them the new one: it stands in the new Secret, too, for an operator that has begun
+since. Refuses to write one that exists: whoever deletes it rotates its token, and `secret_watch.py` sees that
+it is gone.
 """
 
 import secrets
@@ -60,16 +61,20 @@ class AdminSecrets:
 
     def tokens(self, key: Key, secret: Object | None, uid: str) -> tuple[str, ...]:
         """Give the token in the service's own Secret, where there is one, then the former one."""
-        own = None
-        if secret is not None and views.is_controlled_by(secret, uid):
-            own = views.admin_token_in(secret)
-        return tuple(token for token in (own, self._former_tokens.get(key)) if token)
+        former = self._former_tokens.get(key)
+        if secret is None or not views.is_controlled_by(secret, uid):
+            return (former,) if former else ()
+        own, written = views.admin_token_in(secret), views.former_token_in(secret)
+        return tuple(token for token in (own, former or written) if token)
 
-    async def create(self, manifest: Manifest) -> None:
-        """Create a Secret with a new random token; one that exists is left as it is."""
-        token = b64encode(secrets.token_urlsafe(TOKEN_BYTES).encode()).decode()
+    async def create(self, key: Key, manifest: Manifest) -> None:
+        """Create a Secret with a new random token and the former one; one that exists is left as it is."""
+        tokens = {names.ADMIN_TOKEN_KEY: secrets.token_urlsafe(TOKEN_BYTES)}
+        if former := self._former_tokens.get(key):
+            tokens[names.FORMER_TOKEN_KEY] = former
+        data = {name: b64encode(token.encode()).decode() for name, token in tokens.items()}
         try:
-            await self._api.create({**manifest, "data": {names.ADMIN_TOKEN_KEY: token}}, kind="Secret")
+            await self._api.create({**manifest, "data": data}, kind="Secret")
         except ApiError as error:
             if not error.is_conflict:
                 raise

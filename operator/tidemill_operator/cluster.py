@@ -59,7 +59,7 @@ class Reading:
     """What was read, at which version each object was, and the tokens of the engines' admin port.
 
     `admin_tokens`: the one of now, and after it the one before, which engines ask for until the kubelet has
-    brought them the new one; a process that has not seen that one does not know it.
+    brought them the new one; the operator that makes the new one writes the former one beside it.
     """
 
     observed: Observed
@@ -161,7 +161,7 @@ class Cluster:
     async def execute(self, key: Key, plan: Plan, versions: Mapping[ObjectKey, str]) -> None:
         """Carry out everything but status and events; stop at the first failure."""
         for manifest in plan.secrets:
-            await self.admin_secrets.create(manifest)
+            await self.admin_secrets.create(key, manifest)
         for manifest in plan.applies:
             await self._apply(key, _as_seen(manifest, plan.lowered, versions), versions)
         for delete in plan.deletes:

@@ -72,6 +72,7 @@ HEALTH_LIVE_PATH: Final = "/health/live"
 HEALTH_READY_PATH: Final = "/health/ready"
 
 ADMIN_TOKEN_KEY: Final = "token"  # noqa: S105 - the key's name inside the Secret, not a secret
+FORMER_TOKEN_KEY: Final = "former-token"  # noqa: S105 - as above
 ADMIN_TOKEN_DIRECTORY: Final = "/var/run/tidemill/admin"  # noqa: S105 - a path
 ADMIN_TOKEN_FILE: Final = f"{ADMIN_TOKEN_DIRECTORY}/{ADMIN_TOKEN_KEY}"
 

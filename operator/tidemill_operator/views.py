@@ -128,10 +128,15 @@ def gateway_views(pods: Iterable[Raw]) -> tuple[tuple[GatewayView, ...], tuple[G
     return tuple(staying), tuple(leaving)
 
 
-def admin_token_in(secret: Raw) -> str:
+def admin_token_in(secret: Raw, key: str = names.ADMIN_TOKEN_KEY) -> str:
     """Read the token of the engines' admin port from its Secret; empty where there is none."""
-    encoded = (secret.get("data") or _EMPTY).get(names.ADMIN_TOKEN_KEY, "")
+    encoded = (secret.get("data") or _EMPTY).get(key, "")
     return b64decode(encoded).decode(errors="replace").strip()
+
+
+def former_token_in(secret: Raw) -> str:
+    """Read the token before that one, which an operator that has begun since has not seen."""
+    return admin_token_in(secret, names.FORMER_TOKEN_KEY)
 
 
 def route_view(obj: Raw) -> RouteView:

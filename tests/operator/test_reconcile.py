@@ -251,6 +251,20 @@ async def test_the_former_token_is_kept_when_the_secret_is_deleted_and_made_anew
     assert former == first != second
 
 
+async def test_an_operator_that_has_begun_since_a_rotation_knows_the_former_token(api: FakeApi) -> None:
+    reconciler = make_reconciler(api)
+    await converge(api, reconciler)
+    service = make_service(HOST)
+    tokens = [(await reconciler.cluster.observe(service)).admin_tokens[0]]
+    for _ in range(2):
+        api.remove(("Secret", "prod", "chat-admin-token"))
+        reconciler.cluster.admin_secrets.look_again(KEY)
+        await converge(api, reconciler)
+        tokens.append((await reconciler.cluster.observe(service)).admin_tokens[0])
+    begun_since = make_reconciler(api).cluster
+    assert (await begun_since.observe(service)).admin_tokens == (tokens[2], tokens[1])
+
+
 async def test_pods_count_only_through_their_owners(api: FakeApi) -> None:
     reconciler = make_reconciler(api)
     await converge(api, reconciler)
