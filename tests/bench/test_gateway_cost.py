@@ -8,6 +8,7 @@ import pytest
 
 from tidemill_bench.gateway.command import is_within_promises
 from tidemill_bench.gateway.cost import PATHS, compare
+from tidemill_bench.gateway.fairness import LOUD, QUIET, FairnessPlan, Waits, Way, measure_way
 from tidemill_bench.gateway.prefix import PrefixPlan, Reuse, document, measure_prefix
 
 COST = {"added_p50_ms": {"bare": 0.8, "gateway": 0.9}, "added_ratio": 1.1}
@@ -55,3 +56,22 @@ def test_a_path_adds_the_median_over_its_windows_whatever_a_few_of_them_met() ->
 )
 def test_a_promise_that_is_not_kept_is_a_failure(figures: dict[str, Any], is_kept: bool) -> None:
     assert is_within_promises(figures) is is_kept
+
+
+def test_a_wait_is_told_in_time_and_in_answers_to_the_other_tenant_begun_meanwhile() -> None:
+    quiet = Waits(sent=[1.0, 5.0], heard=[4.0, 5.5], num_refused=1, end=6.0)
+    figures = quiet.figures(Waits(sent=[0.0] * 4, heard=[0.5, 3.0, 2.0, 7.0]))
+    assert (figures["answered"], figures["refused"]) == (2, 1)
+    assert (figures["p50_ms"], figures["p50_passed_by"]) == (1750.0, 1.0)
+    assert Waits(num_refused=3).figures(quiet) == {"answered": 0, "refused": 3}
+
+
+@pytest.mark.slow
+async def test_what_an_engine_takes_of_a_flood_and_what_it_refuses_are_told_apart() -> None:
+    plan = FairnessPlan(num_engines=1, max_num_seqs=1, max_queued=0, step_ms=100, num_loud=6, num_quiet=0)
+    figures = await measure_way(plan, Way())
+    loud, quiet = figures[LOUD], figures[QUIET]
+    assert loud["answered"] >= 1
+    assert loud["refused"] >= 1
+    assert loud["answered"] + loud["refused"] == 6
+    assert quiet["answered"] + quiet["refused"] == 0

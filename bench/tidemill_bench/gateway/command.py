@@ -7,6 +7,7 @@ import asyncio
 from typing import Any
 
 from tidemill_bench.gateway.cost import CostPlan, measure_cost, measure_memory
+from tidemill_bench.gateway.fairness import measure_fairness
 from tidemill_bench.gateway.prefix import PrefixPlan, measure_prefix
 
 MAX_ADDED_MS = 1.0
@@ -20,7 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rate", type=float, default=500.0, help="requests a second")
     parser.add_argument("--rounds", type=int, default=9, help="windows of each path")
     parser.add_argument("--streams", type=int, default=2000, help="streams held open")
-    parser.add_argument("--only", choices=("cost", "memory", "prefix"), help="measure one of the three")
+    parser.add_argument(
+        "--only", choices=("cost", "memory", "prefix", "fairness"), help="measure one of the four"
+    )
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
@@ -33,6 +36,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         figures["memory"] = asyncio.run(measure_memory(plan))
     if args.only in (None, "prefix"):
         figures["prefix"] = asyncio.run(measure_prefix(PrefixPlan()))
+    if args.only in (None, "fairness"):
+        figures["fairness"] = asyncio.run(measure_fairness())
     return figures
 
 

@@ -10,19 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
-import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 
 from tidemill_bench.gateway.cost import running
+from tidemill_bench.gateway.engines import running_engine
 
-LISTENING = re.compile(r"listening on http://(\S+?)/?$")
-READY = "api.serve: ready after"
+URI = "sim://chat?step_ms=1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +61,10 @@ async def measure_prefix(plan: PrefixPlan) -> dict[str, Any]:
     results = {}
     for way in ("round_robin", "prefix_aware"):
         async with AsyncExitStack() as stack:
-            engines = [await stack.enter_async_context(_engine(num_blocks)) for _ in range(plan.num_engines)]
+            engines = [
+                await stack.enter_async_context(running_engine(URI, *_blocks(num_blocks)))
+                for _ in range(plan.num_engines)
+            ]
             if way == "prefix_aware":
                 targets = [argument for engine in engines for argument in ("--target", engine)]
                 gateway = await stack.enter_async_context(running("gateway", *targets))
@@ -126,47 +127,10 @@ def _note(reuse: Reuse, usage: dict[str, Any]) -> None:
 
 
 async def _count_tokens(plan: PrefixPlan) -> int:
-    async with _engine(4096) as engine, aiohttp.ClientSession() as session:
+    async with running_engine(URI, *_blocks(4096)) as engine, aiohttp.ClientSession() as session:
         usage = await _complete(session, engine, document(0, plan.document_characters))
         return int(usage["prompt_tokens"])
 
 
-@asynccontextmanager
-async def _engine(num_blocks: int) -> AsyncIterator[str]:
-    """Start an engine on the fake runner; give its address."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-m", "tidemill_engine", "serve", "sim://chat?step_ms=1", "--port", "0", "--admin-port", "0"),
-        *("--served-model-name", "chat", "--block-size", "16", "--num-kv-blocks", str(num_blocks)),
-        stderr=asyncio.subprocess.PIPE,
-    )
-    drain: asyncio.Task[None] | None = None
-    try:
-        address = await _until_ready(process)
-        drain = asyncio.create_task(_drain(process))
-        yield address
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-        if drain is not None:
-            await drain
-
-
-async def _until_ready(process: asyncio.subprocess.Process) -> str:
-    address, lines = "", []
-    assert process.stderr is not None  # noqa: S101 - it was asked for as a pipe
-    async for raw in process.stderr:
-        line = raw.decode(errors="replace").strip()
-        lines.append(line)
-        if not address and (match := LISTENING.search(line)):
-            address = match[1]
-        if READY in line:
-            return address
-    raise RuntimeError("an engine did not start:\n" + "\n".join(lines[-10:]))
-
-
-async def _drain(process: asyncio.subprocess.Process) -> None:
-    if process.stderr is not None:
-        async for _ in process.stderr:
-            pass
+def _blocks(num_blocks: int) -> tuple[str, ...]:
+    return ("--block-size", "16", "--num-kv-blocks", str(num_blocks))
