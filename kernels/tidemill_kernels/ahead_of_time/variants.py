@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from tidemill_kernels.ahead_of_time.attention_variants import attention_variants, merge_variants
 from tidemill_kernels.ahead_of_time.resources import Bounds
-from tidemill_kernels.ahead_of_time.variant import FP8_CAPABILITY, Variant
+from tidemill_kernels.ahead_of_time.variant import FP8_CAPABILITY, Constant, Variant
 from tidemill_kernels.paged_attention.launch import Gpu
 from tidemill_kernels.rms_norm.launch import plan_norm
 from tidemill_kernels.silu_mul.launch import plan_gate
-from tidemill_kernels.weight_quant.launch import plan_product
+from tidemill_kernels.weight_quant.launch import ProductLaunch, plan_product
 
 NUM_MULTIPROCESSORS = 132
+_PRODUCT_SIZES = dict.fromkeys(
+    ("num_tokens", "out_features", "in_features", "stride_x_token", "stride_out_token"), "i32"
+)
 
 
 def all_variants(capability: int) -> list[Variant]:
@@ -94,53 +97,49 @@ def _rotation_variants() -> list[Variant]:
 
 
 def _product_variants() -> list[Variant]:
-    found = []
-    sizes = dict.fromkeys(
-        ("num_tokens", "out_features", "in_features", "stride_x_token", "stride_out_token"), "i32"
+    scaled = (("i8", 0), ("fp8e4nv", 0), ("fp8e4nv", 128))
+    return [
+        variant
+        for num_tokens in (1, 256)
+        for variant in (
+            *(_scaled_product(num_tokens, weight, group) for weight, group in scaled),
+            *(_int4_product(num_tokens, layout) for layout in ("awq", "gptq")),
+        )
+    ]
+
+
+def _scaled_product(num_tokens: int, weight: str, group: int) -> Variant:
+    launch = plan_product(num_tokens, group or None)
+    return Variant(
+        name=f"product-{weight}{'-blocks' if group else ''}-{num_tokens}",
+        kernel="weight_quant:scaled_linear_kernel",
+        pointers={"x_ptr": "bf16", "weight_ptr": weight, "scale_ptr": "fp32", "out_ptr": "bf16"},
+        numbers={**_PRODUCT_SIZES, "stride_weight_out": "i32"},
+        constants={"GROUP_SIZE": group, **_tiles(launch)},
+        num_warps=launch.num_warps,
+        num_stages=launch.num_stages,
+        min_capability=FP8_CAPABILITY if weight == "fp8e4nv" else 80,
     )
-    for num_tokens in (1, 256):
-        for weight, group in (("i8", 0), ("fp8e4nv", 0), ("fp8e4nv", 128)):
-            launch = plan_product(num_tokens, group or None)
-            found.append(
-                Variant(
-                    name=f"product-{weight}{'-blocks' if group else ''}-{num_tokens}",
-                    kernel="weight_quant:scaled_linear_kernel",
-                    pointers={"x_ptr": "bf16", "weight_ptr": weight, "scale_ptr": "fp32", "out_ptr": "bf16"},
-                    numbers={**sizes, "stride_weight_out": "i32"},
-                    constants={
-                        "GROUP_SIZE": group,
-                        "ROWS": launch.rows,
-                        "COLUMNS": launch.columns,
-                        "INPUTS": launch.inputs,
-                    },
-                    num_warps=launch.num_warps,
-                    num_stages=launch.num_stages,
-                    min_capability=FP8_CAPABILITY if weight == "fp8e4nv" else 80,
-                )
-            )
-        for layout in ("awq", "gptq"):
-            launch = plan_product(num_tokens, 128)
-            found.append(
-                Variant(
-                    name=f"product-{layout}-{num_tokens}",
-                    kernel="weight_quant:int4_linear_kernel",
-                    pointers={
-                        **dict.fromkeys(("x_ptr", "scales_ptr", "out_ptr"), "fp16"),
-                        **dict.fromkeys(("words_ptr", "zeros_ptr"), "i32"),
-                    },
-                    numbers=sizes,
-                    constants={
-                        "GROUP_SIZE": 128,
-                        "IS_AWQ": layout == "awq",
-                        "ROWS": launch.rows,
-                        "COLUMNS": launch.columns,
-                        "INPUTS": launch.inputs,
-                    },
-                    num_warps=launch.num_warps,
-                    num_stages=launch.num_stages,
-                )
-            )
-    return found
+
+
+def _int4_product(num_tokens: int, layout: str) -> Variant:
+    launch = plan_product(num_tokens, 128)
+    return Variant(
+        name=f"product-{layout}-{num_tokens}",
+        kernel="weight_quant:int4_linear_kernel",
+        pointers={
+            **dict.fromkeys(("x_ptr", "scales_ptr", "out_ptr"), "fp16"),
+            **dict.fromkeys(("words_ptr", "zeros_ptr"), "i32"),
+        },
+        numbers=_PRODUCT_SIZES,
+        constants={"GROUP_SIZE": 128, "IS_AWQ": layout == "awq", **_tiles(launch)},
+        num_warps=launch.num_warps,
+        num_stages=launch.num_stages,
+    )
+
+
+def _tiles(launch: ProductLaunch) -> dict[str, Constant]:
+    return {"ROWS": launch.rows, "COLUMNS": launch.columns, "INPUTS": launch.inputs}
 
 
 def _sampler(dtype: str) -> Variant:
