@@ -5,9 +5,9 @@
 
 #include <chrono>
 
-#include "attention_plan.h"
 #include "elementwise.h"
 #include "model.h"
+#include "step_attention.h"
 #include "ways.h"
 
 namespace tidemill {
@@ -34,7 +34,11 @@ enum Section { kEmbedSection, kNormSection, kQkvSection, kRopeSection, kAttentio
 class Engine {
  public:
   explicit Engine(const ModelConfig& config, bool has_tiles)
-      : model(config), pool(config.num_threads), ways(has_tiles), has_tiles_(has_tiles), threads_(pool.size()) {}
+      : model(config),
+        pool(config.num_threads),
+        ways(has_tiles),
+        threads_(pool.size()),
+        attention_(model.config, model.cache, has_tiles) {}
 
   Model model;
   Pool pool;
@@ -45,8 +49,7 @@ class Engine {
     reserve(step);
     const ModelConfig& config = model.config;
     Sequences batch{step.num_sequences, step.starts, step.lengths, step.row_index, step.block_table, step.block_stride};
-    plan_.make(model.cache, batch, config.num_heads / config.num_kv_heads, config.sliding_window, pool.size());
-    parts_.reserve(plan_.first_part.back() * config.num_heads * part_stride());
+    attention_.plan(batch, pool.size());
     find_sequences(batch);
     pool.run([&](int thread) {
 #if defined(TIDEMILL_AMX)
@@ -94,11 +97,10 @@ class Engine {
     }
   };
 
-  bool has_tiles_;
   std::vector<Thread> threads_;
-  AttentionPlan plan_;
+  StepAttention attention_;
   std::vector<int32_t> sequence_of_;  // [num_tokens]
-  Buffer<float> hidden_, qkv_, parts_;
+  Buffer<float> hidden_, qkv_;
   Buffer<bf16> normed_, attended_, gated_;
   Buffer<uint8_t> narrow_;
   Buffer<float> narrow_scales_, group_sums_;
@@ -107,8 +109,10 @@ class Engine {
   int64_t qkv_stride() const { return round_up(model.qkv_size(), kPanel); }
   int64_t attended_stride() const { return round_up(model.query_size(), kInputPadding); }
   int64_t gated_stride() const { return round_up(model.config.intermediate_size, kInputPadding); }
-  int64_t part_stride() const { return model.cache.padded_dim() + 16; }
-  int64_t group() const { return model.config.num_heads / model.config.num_kv_heads; }
+
+  AttentionOperands operands_of(const Step& step, int32_t layer) const {
+    return {step.keys[layer], step.values[layer], qkv_.data(), qkv_stride(), attended_.data(), attended_stride()};
+  }
 
   void reserve_rows(int64_t count) {
     int64_t rows = round_up(count, 32) + 32, widest = std::max({model.hidden_stride(), attended_stride(), gated_stride()});
@@ -191,7 +195,7 @@ class Engine {
     clock.end(kQkvSection);
     pool.each(tokens, grain(tokens), [&](int64_t t) { place_token(step, batch, layer, index, t); });
     clock.end(kRopeSection);
-    attend_all(step, batch, index, thread);
+    attention_.run(pool, threads_[thread].attention, batch, operands_of(step, index));
     clock.end(kAttentionSection);
     auto add_to_hidden = [&](int64_t panel, int64_t first, int64_t rows, const float* sums) {
       for (int64_t r = 0; r < rows; r++)
@@ -233,95 +237,6 @@ class Engine {
       store_row_bf16(value, qkv + model.query_size() + model.kv_size() + head * dim, dim);
       write_key(cache, step.keys[index] + at, slot, key);
       write_value(cache, step.values[index] + at, slot, value);
-    }
-  }
-
-  void attend_all(const Step& step, const Sequences& batch, int32_t index, int thread) {
-    AttentionScratch& scratch = threads_[thread].attention;
-    Lookahead ahead;
-    int64_t count = (int64_t)plan_.pieces.size();
-    auto cache_of = [&](const Piece& piece) {
-      int32_t sequence = piece.kind == Piece::kShared ? plan_.order[piece.sequence] : piece.sequence;
-      return SequenceCache{&model.cache, step.keys[index], step.values[index], batch.blocks(sequence)};
-    };
-    auto walk_of = [&](const Piece& piece) {
-      int64_t tokens = model.cache.tile_tokens();
-      return Walk{cache_of(piece), piece.head, piece.head + piece.heads, piece.begin / tokens / 2 * 2, (piece.end + tokens - 1) / tokens};
-    };
-    pool.each(count, 1, [&](int64_t i) {
-      const Piece& piece = plan_.pieces[i];
-      bool is_read_once = piece.kind != Piece::kChunk;
-      if (is_read_once) {
-        bool has_next = i + 1 < count && plan_.pieces[i + 1].kind != Piece::kChunk;
-        Walk next = has_next ? walk_of(plan_.pieces[i + 1]) : Walk{};
-        ahead.begin(walk_of(piece), has_next ? &next : nullptr);
-      }
-      SequenceCache cache = cache_of(piece);
-      for (int32_t head = piece.head; head < piece.head + piece.heads; head++)
-        attend_piece(batch, cache, piece, head, scratch, is_read_once ? &ahead : nullptr);
-    });
-    if (plan_.first_part.back() > 0)
-      pool.each(batch.count, 1, [&](int64_t s) { join_parts(batch, s); });
-  }
-
-  const float* query_of(int64_t token, int64_t head) const {
-    return qkv_.data() + token * qkv_stride() + head * model.config.head_dim;
-  }
-
-  void attend_piece(const Sequences& batch, const SequenceCache& cache, const Piece& piece, int32_t head,
-                    AttentionScratch& scratch, Lookahead* ahead) {
-    QueryRow rows[kMostRows];
-    int64_t count = 0, dim = model.cache.padded_dim(), window = model.config.sliding_window;
-    for (int32_t i = 0; i < piece.tokens; i++) {
-      int32_t sequence = piece.kind == Piece::kShared ? plan_.order[piece.sequence + i] : piece.sequence;
-      int64_t token = batch.starts[sequence] + piece.first_token + (piece.kind == Piece::kShared ? 0 : i);
-      int64_t first = piece.begin, last = piece.end;
-      if (piece.kind == Piece::kChunk) {
-        last = batch.lengths[sequence] - batch.tokens(sequence) + piece.first_token + i + 1;
-        first = window > 0 ? std::max<int64_t>(0, last - window) : 0;
-      }
-      for (int64_t g = 0; g < group(); g++) rows[count++] = {query_of(token, head * group() + g), first, last};
-    }
-    attend(cache, head, rows, count, has_tiles_, scratch, ahead);
-    for (int64_t r = 0; r < count; r++) {
-      int32_t member = (int32_t)(r / group());
-      int32_t sequence = piece.kind == Piece::kShared ? plan_.order[piece.sequence + member] : piece.sequence;
-      int64_t query_head = head * group() + r % group();
-      const float* sums = scratch.out.data() + r * dim;
-      int64_t part = piece.kind == Piece::kShared ? plan_.first_part[sequence + 1] - 1 : piece.part;
-      if (piece.kind == Piece::kChunk || part < 0) {
-        int64_t token = batch.starts[sequence] + piece.first_token + (piece.kind == Piece::kChunk ? member : 0);
-        write_attended(token, query_head, sums, 1.0f / scratch.total[r]);
-      } else {
-        float* to = parts_.data() + (part * model.config.num_heads + query_head) * part_stride();
-        to[0] = scratch.most[r];
-        to[1] = scratch.total[r];
-        std::memcpy(to + 16, sums, dim * sizeof(float));
-      }
-    }
-  }
-
-  void write_attended(int64_t token, int64_t head, const float* sums, float factor) {
-    bf16* to = attended_.data() + token * attended_stride() + head * model.config.head_dim;
-    store_row_bf16(to, sums, model.config.head_dim, factor);
-  }
-
-  // Put together the parts of one decode: sums weighed by how their maxima differ.
-  void join_parts(const Sequences& batch, int64_t sequence) {
-    int64_t first = plan_.first_part[sequence], last = plan_.first_part[sequence + 1], heads = model.config.num_heads;
-    if (first == last) return;
-    alignas(64) float sums[kMostHeadDim];
-    for (int64_t head = 0; head < heads; head++) {
-      float most = kLowest, total = 0;
-      auto part_of = [&](int64_t part) { return parts_.data() + (part * heads + head) * part_stride(); };
-      for (int64_t part = first; part < last; part++) most = std::max(most, part_of(part)[0]);
-      std::memset(sums, 0, sizeof sums);
-      for (int64_t part = first; part < last; part++) {
-        float factor = std::exp2(part_of(part)[0] - most);
-        total += factor * part_of(part)[1];
-        for (int64_t i = 0; i < model.config.head_dim; i++) sums[i] += factor * part_of(part)[16 + i];
-      }
-      write_attended(batch.starts[sequence], head, sums, 1.0f / total);
     }
   }
 
