@@ -211,6 +211,7 @@ def _config(setup: EngineSetup) -> CoreConfig:
             kind=setup.scheduler,
             max_num_seqs=setup.max_num_seqs,
             max_num_batched_tokens=setup.max_num_batched_tokens,
+            max_chunk_tokens=setup.max_chunk_tokens,
             order=OrderConfig(policy=setup.policy),
         ),
     )

@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from tidemill_engine.config import CoreConfig, ModelConfig, SchedulerConfig
 from tidemill_engine.errors import ModelLoadError
+from tidemill_engine.models.config import LlamaConfig
 from tidemill_engine.runner.kv_memory import CacheDemand, CacheSize, MemoryFacts, size_cache
+from tidemill_engine.runner.memory import OwnNumbers, bytes_of_wider_steps, machine_budget
 
 MIB, GIB = 1024**2, 1024**3
 
@@ -21,6 +26,43 @@ def make_demand(max_num_seqs: int = 10_000, max_model_len: int = 4096) -> CacheD
 def test_a_limit_leaves_nine_tenths_less_the_model_and_the_api_process() -> None:
     size = size_cache(make_facts(limit=10_000 * MIB, used=2000 * MIB), make_demand())
     assert size.num_blocks == 9000 - 2000 - 512
+
+
+@pytest.mark.parametrize(
+    ("sentence", "config", "max_model_len", "num_tokens"),
+    [
+        ("four chunks fill a step", {}, 8192, 3 * 512),
+        ("a part of a chunk counts as one", {"max_num_batched_tokens": 1025}, 8192, 2 * 512),
+        ("one chunk is the whole step", {"max_num_batched_tokens": 256}, 8192, 0),
+        ("no more chunks than rows", {"max_num_seqs": 2}, 8192, 512),
+        ("prompts are never as long as a chunk", {}, 256, 7 * 256),
+    ],
+)
+def test_a_step_of_the_whole_budget_takes_more_than_one_of_a_chunk_by_its_further_tokens(
+    sentence: str, config: dict[str, Any], max_model_len: int, num_tokens: int
+) -> None:
+    model = LlamaConfig(
+        num_layers=2,
+        hidden_size=10,
+        intermediate_size=100,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=2,
+        vocab_size=100,
+        max_model_len=8192,
+        rope_theta=1e4,
+        rms_norm_eps=1e-5,
+        has_tied_embeddings=True,
+    )
+    per_token = 4 * (3 * 10 + 2 * (8 + 4 + 4) + 3 * 100)
+    found = bytes_of_wider_steps(SchedulerConfig(**config), model, max_model_len)
+    assert found == num_tokens * per_token, sentence
+
+
+def test_memory_that_is_taken_later_is_kept_from_the_cache() -> None:
+    config = CoreConfig(model=ModelConfig(uri="sim://x"))
+    now, later = (machine_budget(config, OwnNumbers(), extra) for extra in (0, 1 << 40))
+    assert later.used_bytes - now.used_bytes > 1 << 39
 
 
 def test_another_share_of_the_limit_may_be_given() -> None:

@@ -18,7 +18,7 @@ _MIB = 1024**2
 class MemoryFacts:
     """What the machine says; `limit_bytes` is None where no cgroup limits this process.
 
-    `used_bytes` is this process after loading and one step of the full token budget.
+    `used_bytes` is this process after loading and one step, and what a step of the full token budget adds.
     """
 
     limit_bytes: int | None

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
-
-import numpy as np
 
 from tidemill_engine.runner import machine
 from tidemill_engine.runner.kv_memory import Budget, CacheDemand, CacheSize, MemoryFacts, size_cache
-from tidemill_engine.step import IntArray, int_array
 
 if TYPE_CHECKING:
     from tidemill_engine.config import CoreConfig, SchedulerConfig
+    from tidemill_engine.models.config import LlamaConfig
 
 logger = logging.getLogger(__name__)
 
@@ -29,36 +26,6 @@ def keep_freed_memory() -> None:
     if hasattr(libc, "mallopt"):
         libc.mallopt(_M_MMAP_THRESHOLD, _KEEP_BYTES)
         libc.mallopt(_M_TRIM_THRESHOLD, _KEEP_BYTES)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FullStep:
-    """A step of the most tokens: so many prompts, each of the longest chunk."""
-
-    num_rows: int
-    tokens_each: int
-
-    @property
-    def num_tokens(self) -> int:
-        """Return the tokens of all rows together."""
-        return self.num_rows * self.tokens_each
-
-    @property
-    def ends(self) -> IntArray:
-        """Return where each row ends in the flat batch: `[num_rows]`."""
-        return int_array(self.tokens_each * np.arange(1, self.num_rows + 1))
-
-    @property
-    def positions(self) -> IntArray:
-        """Return each token's place in its row: `[num_tokens]`."""
-        return int_array(np.tile(np.arange(self.tokens_each), self.num_rows))
-
-
-def full_step(scheduler: SchedulerConfig, max_model_len: int) -> FullStep:
-    """Return the largest step that a runner will be asked for, up to a part of a chunk."""
-    chunk = min(scheduler.chunk_tokens, max_model_len)
-    num_rows = min(scheduler.max_num_seqs, -(-scheduler.max_num_batched_tokens // chunk))
-    return FullStep(num_rows=num_rows, tokens_each=chunk)
 
 
 class Numbers(Protocol):
@@ -83,15 +50,30 @@ class OwnNumbers:
         return number
 
 
-def machine_budget(config: CoreConfig, ranks: Numbers) -> MemoryFacts:
+def bytes_of_wider_steps(scheduler: SchedulerConfig, model: LlamaConfig, max_model_len: int) -> int:
+    """Return what a step of the whole budget takes, at most, beyond one of the longest chunk.
+
+    Such a step is not tried at the start: with a large model it takes minutes on a CPU. Counted are a layer's
+    numbers for a token, in four bytes each: three times the hidden ones, twice queries, keys and values, and
+    gate, up and their product. The C++ kernels hold about two thirds of that.
+    """
+    chunk = min(scheduler.chunk_tokens, max_model_len)
+    num_chunks = min(scheduler.max_num_seqs, -(-scheduler.max_num_batched_tokens // chunk))
+    qkv = model.query_size + 2 * model.kv_size
+    per_token = 4 * (3 * model.hidden_size + 2 * qkv + 3 * model.intermediate_size)
+    return (num_chunks - 1) * chunk * per_token
+
+
+def machine_budget(config: CoreConfig, ranks: Numbers, later_bytes: int = 0) -> MemoryFacts:
     """Return what this machine leaves for caches once the model is loaded and has computed a step.
 
-    Ranks share the machine's memory: the budget is that of all their caches together.
+    Ranks share the machine's memory: the budget is that of all their caches together. `later_bytes` is what
+    this process is going to take beyond what it holds.
     """
     return MemoryFacts(
         limit_bytes=machine.memory_limit_bytes(),
         available_bytes=ranks.least(machine.available_memory_bytes()),
-        used_bytes=ranks.total(machine.used_memory_bytes()),
+        used_bytes=ranks.total(machine.used_memory_bytes() + later_bytes),
         usable_share=config.cache.memory_utilization,
     )
 

@@ -22,9 +22,9 @@ from tidemill_engine.runner.base import RunnerInfo
 from tidemill_engine.runner.cpu import BlockCopies, Computed, CpuRunner
 from tidemill_engine.runner.memory import (
     OwnNumbers,
+    bytes_of_wider_steps,
     choose_cache_size,
     choose_max_model_len,
-    full_step,
     keep_freed_memory,
     machine_budget,
 )
@@ -76,7 +76,7 @@ def find_kernels(config: CoreConfig) -> Path | None:
 def load_native_runner(
     uri: BuiltinModel | FileModel, config: CoreConfig, library: Path, report: ReportProgress
 ) -> NativeRunner:
-    """Load a model, compute one step of the full budget, and give the cache what memory is left."""
+    """Load a model, compute one step of the longest chunk, and give the cache what memory is left."""
     keep_freed_memory()
     started = time.monotonic()
     source = open_weights(find_model_path(uri))
@@ -85,8 +85,10 @@ def load_native_runner(
     logger.info("weights in place after %.1f s", time.monotonic() - started)
     tune(engine, library)
     warm_up(engine, config, max_model_len)
+    later_bytes = bytes_of_wider_steps(config.scheduler, source.config, max_model_len)
     bytes_per_block = 4 * source.config.num_layers * engine.block_elements
-    size = choose_cache_size(config, machine_budget(config, OwnNumbers()), bytes_per_block, max_model_len)
+    budget = machine_budget(config, OwnNumbers(), later_bytes)
+    size = choose_cache_size(config, budget, bytes_per_block, max_model_len)
     logger.info(
         "%s, %d threads, %s weights, %d KV blocks of %d tokens, max_model_len %d after %.1f s",
         library.name,
@@ -129,18 +131,18 @@ def load_engine(
 
 
 def warm_up(engine: NativeEngine, config: CoreConfig, max_model_len: int) -> None:
-    """Compute one step of the full token budget; its rows, which are all alike, share a passing cache."""
-    step = full_step(config.scheduler, max_model_len)
-    num_blocks = -(-step.tokens_each // config.cache.block_size)
+    """Compute one step of the longest chunk with a passing cache."""
+    count = min(config.scheduler.chunk_tokens, max_model_len)
+    num_blocks = -(-count // config.cache.block_size)
     cache = NativeCache(engine.shape.num_layers, num_blocks, engine.block_elements)
     arrays = StepArrays(
-        token_ids=np.zeros(step.num_tokens, dtype=np.int32),
-        positions=step.positions,
-        starts=np.concatenate([np.zeros(1, dtype=np.int32), step.ends]),
-        lengths=np.full(step.num_rows, step.tokens_each, dtype=np.int32),
-        row_index=np.zeros(step.num_rows, dtype=np.int32),
+        token_ids=np.zeros(count, dtype=np.int32),
+        positions=np.arange(count, dtype=np.int32),
+        starts=np.array([0, count], dtype=np.int32),
+        lengths=np.array([count], dtype=np.int32),
+        row_index=np.zeros(1, dtype=np.int32),
         block_table=np.arange(num_blocks, dtype=np.int32).reshape(1, -1),
-        logit_tokens=step.ends - 1,
+        logit_tokens=np.array([count - 1], dtype=np.int32),
     )
     engine.step(arrays, cache.key_addresses, cache.value_addresses, wants_logits=True)
 

@@ -21,10 +21,9 @@ from tidemill_engine.runner import machine
 from tidemill_engine.runner.base import RunnerInfo
 from tidemill_engine.runner.cpu import BlockCopies, Computed, CpuRunner, LaunchedStep
 from tidemill_engine.runner.memory import (
-    FullStep,
+    bytes_of_wider_steps,
     choose_cache_size,
     choose_max_model_len,
-    full_step,
     keep_freed_memory,
     machine_budget,
 )
@@ -65,8 +64,10 @@ def load_torch_cpu_runner(
     model = LlamaModel.load(source, TORCH_DTYPES[config.model.dtype], max_model_len, report, group)
     logger.info("weights read after %.1f s", time.monotonic() - started)
     warm_up(model, config, threads)
+    later_bytes = bytes_of_wider_steps(config.scheduler, model.config, max_model_len)
     bytes_per_block = group.total(cache_bytes_per_block(model.config, config.cache.block_size, model.dtype))
-    size = choose_cache_size(config, machine_budget(config, group), bytes_per_block, max_model_len)
+    budget = machine_budget(config, group, later_bytes)
+    size = choose_cache_size(config, budget, bytes_per_block, max_model_len)
     logger.info(
         "%d threads, %s, %d KV blocks of %d tokens, max_model_len %d",
         torch.get_num_threads(),
@@ -110,21 +111,22 @@ class StepThreads:
 
 
 def warm_up(model: LlamaModel, config: CoreConfig, threads: StepThreads) -> None:
-    """Compute one step of the full token budget and one of a single token; all rows share a passing cache."""
+    """Compute one step of the longest chunk and one of a single token, with a passing cache."""
     block_size = config.cache.block_size
-    full = full_step(config.scheduler, min(config.model.max_model_len or 1 << 20, model.config.max_model_len))
-    num_blocks = -(-full.tokens_each // block_size)
+    num_tokens = min(config.scheduler.chunk_tokens, config.model.max_model_len or 1 << 20)
+    num_tokens = min(num_tokens, model.config.max_model_len)
+    num_blocks = -(-num_tokens // block_size)
     cache = KVCache.allocate(model.config, num_blocks, block_size, model.dtype)
-    for step in (full, FullStep(num_rows=1, tokens_each=1)):
-        threads.use_for(step.num_tokens)
-        positions = torch.from_numpy(step.positions.astype(np.int64))
-        tables = np.tile(np.arange(num_blocks), (step.num_rows, 1))
-        lengths = [step.tokens_each] * step.num_rows
+    tables = np.arange(num_blocks)[None]
+    for count in (num_tokens, 1):
+        threads.use_for(count)
+        positions = torch.arange(count)
+        plan = make_plan(tables, [count], [0, count], block_size)
         inputs = ModelInputs(
-            input_ids=torch.zeros(step.num_tokens, dtype=torch.int64),
+            input_ids=torch.zeros(count, dtype=torch.int64),
             positions=positions,
             slot_mapping=positions,
-            attention=make_plan(tables, lengths, [0, *step.ends.tolist()], block_size),
+            attention=plan,
         )
         with torch.inference_mode():
             model.logits(model.forward(inputs, cache)[-1:])
