@@ -6,7 +6,7 @@ they know by a token; from clients the gateway takes none of them as it is.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -16,6 +16,7 @@ from tidemill_gateway.service_spec import Routing, TenantPolicy
 TENANT_HEADER: Final = "x-tidemill-tenant"
 PRIORITY_HEADER: Final = "x-tidemill-priority"
 WEIGHT_HEADER: Final = "x-tidemill-weight"
+FORMER_TOKEN_HEADER: Final = "x-tidemill-former-token"  # noqa: S105 - a header's name
 SLO_TTFT_HEADER: Final = "x-tidemill-slo-ttft-ms"
 SLO_ITL_HEADER: Final = "x-tidemill-slo-itl-ms"
 MAX_NUMBER_CHARACTERS: Final = 12
@@ -23,10 +24,11 @@ MAX_NUMBER_CHARACTERS: Final = 12
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Caller:
-    """A tenant, and the token that lets the gateway speak for it; nobody in particular without keys."""
+    """A tenant, and the tokens that let the gateway speak for it; nobody in particular without keys."""
 
     policy: TenantPolicy
-    engine_token: str = ""
+    engine_token: str = field(default="", repr=False)
+    former_engine_token: str = field(default="", repr=False)
 
 
 class Denied(Enum):
@@ -46,7 +48,11 @@ def identify(routing: Routing, ring: KeyRing | None, authorization: str) -> Call
     tenant = ring.tenant_of(key) if key else None
     if tenant is None:
         return Denied.WRONG_KEY
-    return Caller(policy=routing.policy_of(tenant), engine_token=ring.engine_token)
+    return Caller(
+        policy=routing.policy_of(tenant),
+        engine_token=ring.engine_token,
+        former_engine_token=ring.former_engine_token,
+    )
 
 
 def engine_headers(caller: Caller, routing: Routing, asked: Mapping[str, str]) -> dict[str, str]:
@@ -60,6 +66,8 @@ def engine_headers(caller: Caller, routing: Routing, asked: Mapping[str, str]) -
         headers["Authorization"] = f"Bearer {caller.engine_token}"
         headers[TENANT_HEADER] = caller.policy.name
         headers[PRIORITY_HEADER] = str(max(caller.policy.priority, _integer(asked.get(PRIORITY_HEADER))))
+        if caller.former_engine_token:
+            headers[FORMER_TOKEN_HEADER] = caller.former_engine_token
         if caller.policy.weight != 1:
             headers[WEIGHT_HEADER] = str(caller.policy.weight)
     for header, default in ((SLO_TTFT_HEADER, routing.slo_ttft_ms), (SLO_ITL_HEADER, routing.slo_itl_ms)):

@@ -14,11 +14,15 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeyRing:
-    """One service's keys; `engine_token` proves to its engines that a gateway speaks."""
+    """One service's keys; `engine_token` proves to its engines that a gateway speaks.
+
+    `former_engine_token` proves it to those that do not know the new one yet; empty before a rotation.
+    """
 
     salt: bytes = field(repr=False)
     hashes: tuple[tuple[bytes, str], ...] = field(repr=False)
     engine_token: str = field(repr=False)
+    former_engine_token: str = field(default="", repr=False)
 
     def tenant_of(self, key: str) -> str | None:
         """Find the tenant of a key, comparing with every hash in constant time; None if it is nobody's."""
@@ -47,7 +51,10 @@ def parse_key_rings(data: Mapping[str, str]) -> KeyRings:
             (bytes.fromhex(text), str(tenant)) for tenant, texts in raw["keys"].items() for text in texts
         )
         found[(namespace, name)] = KeyRing(
-            salt=bytes.fromhex(raw["salt"]), hashes=hashes, engine_token=str(raw["engineToken"])
+            salt=bytes.fromhex(raw["salt"]),
+            hashes=hashes,
+            engine_token=str(raw["engineToken"]),
+            former_engine_token=str(raw.get("formerEngineToken", "")),
         )
     return KeyRings(by_service=found)
 

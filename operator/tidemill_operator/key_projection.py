@@ -58,8 +58,11 @@ def salt_of(entry: str | None) -> bytes | None:
         return None
 
 
-def project(data: Mapping[str, str], *, admin_token: str, salt: bytes) -> Projected:
-    """Turn a Secret's data into an entry; what can't be used is left out and named."""
+def project(data: Mapping[str, str], *, admin_token: str, salt: bytes, former_token: str = "") -> Projected:
+    """Turn a Secret's data into an entry; what can't be used is left out and named.
+
+    `former_token`: the admin token before this one, which engines know until the kubelet has brought the new.
+    """
     problems: list[str] = []
     owners: dict[str, str] = {}
     hashes: dict[str, list[str]] = {}
@@ -74,6 +77,8 @@ def project(data: Mapping[str, str], *, admin_token: str, salt: bytes) -> Projec
     if not owners:
         problems.append("it holds no keys")
     document = {"salt": salt.hex(), "keys": hashes, "engineToken": engine_token(admin_token)}
+    if former_token:
+        document["formerEngineToken"] = engine_token(former_token)
     return Projected(
         entry=b64encode(json.dumps(document, sort_keys=True).encode()).decode(),
         lets_nobody_in=not owners,

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from api_builders import make_serve_config, running_api
 from fake_core import make_ready
-from tidemill_engine.api.config import HttpConfig
+from tidemill_engine.api.config import AdminConfig, HttpConfig
+from tidemill_engine.api.keys import gateway_token
 
 TERMS = {
     "x-tidemill-tenant": "alice",
@@ -53,6 +54,21 @@ async def test_the_key_s_tenant_wins_and_a_wrong_key_is_refused(tmp_path: Path) 
             "/v1/completions", {"prompt": "hi"}, headers={"Authorization": "Bearer x"}
         )
         assert (status, body["error"]["code"]) == (401, "invalid_api_key")
+
+
+async def test_a_gateway_is_believed_by_its_former_token_while_this_engine_has_not_got_the_new_one(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "token").write_text("old")
+    config = make_serve_config(admin=AdminConfig(token_file=tmp_path / "token"))
+    new = {"Authorization": f"Bearer {gateway_token('new')}"}
+    former = {"x-tidemill-former-token": gateway_token("old")}
+    async with running_api(config=config) as api:
+        for index, (headers, tenant) in enumerate([(new, ""), (new | former, "alice")]):
+            task = asyncio.create_task(api.post("/v1/completions", {"prompt": "hi"}, headers=TERMS | headers))
+            await api.send_tokens(index, "ab", "length")
+            assert (await task)[0] == 200
+            assert api.core.requests[index].tenant == tenant
 
 
 async def test_a_bad_slo_is_refused_by_name() -> None:

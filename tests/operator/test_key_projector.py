@@ -6,13 +6,15 @@ import asyncio
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tidemill_engine.api.keys import gateway_token
-from tidemill_gateway.caller import Caller, Denied, identify
-from tidemill_gateway.keys import KeyRing, parse_key_rings
+from tidemill_engine.api.keys import ApiKeys, Bearer, gateway_token
+from tidemill_engine.api.token_file import TokenFile
+from tidemill_gateway.caller import Caller, Denied, engine_headers, identify
+from tidemill_gateway.keys import KeyRing, bearer_token, parse_key_rings
 from tidemill_gateway.service_spec import Routing
 from tidemill_operator import names
 from tidemill_operator.api import Place
@@ -102,6 +104,29 @@ async def test_what_the_operator_writes_the_gateway_reads_and_the_engine_believe
         "key-4": None,
     }
     assert ring.engine_token == engine_token("admin") == gateway_token("admin")
+
+
+async def test_gateways_give_the_former_token_too_to_engines_that_do_not_know_the_new_one(
+    tmp_path: Path,
+) -> None:
+    cluster = await projected()
+    before = cluster.objects[HOME]["data"]["team-a.chat"]
+    assert "formerEngineToken" not in b64decode(before).decode()
+    cluster.put(
+        "Secret",
+        "chat-admin-token",
+        {"data": encoded(token="new") | {"former-token": encoded(a="admin")["a"]}},
+    )
+    await cluster.projector().project_all()
+    caller = identify(Routing(needs_key=True), cluster.ring(), "Bearer key-1")
+    assert isinstance(caller, Caller)
+    given = engine_headers(caller, Routing(needs_key=True), {"x-tidemill-former-token": "forged"})
+    token = tmp_path / "token"
+    for known, is_believed in (("admin", True), ("new", True), ("another", False)):
+        token.write_text(known)
+        keys = ApiKeys(None, None, TokenFile(token))
+        bearer = keys.bearer(bearer_token(given["Authorization"]), given["x-tidemill-former-token"])
+        assert bearer == Bearer(is_trusted=is_believed), known
 
 
 async def test_no_key_and_no_admin_token_stands_in_the_projection() -> None:

@@ -26,6 +26,7 @@ from tidemill_engine.errors import EngineError
 logger = logging.getLogger(__name__)
 
 
+FORMER_TOKEN_HEADER = "x-tidemill-former-token"  # noqa: S105 - a header's name
 BEARER = web.RequestKey("bearer", Bearer)
 """Where a request keeps whose key it brought."""
 
@@ -68,7 +69,7 @@ def key_middleware(keys: ApiKeys) -> Middleware:
     @web.middleware
     async def handle(request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.path.startswith("/v1/"):
-            bearer = keys.bearer(bearer_token(request))
+            bearer = keys.bearer(bearer_token(request), request.headers.get(FORMER_TOKEN_HEADER, ""))
             if bearer is None:
                 raise UnauthorizedError(
                     "the API key is missing or wrong: send it as 'Authorization: Bearer KEY'"
