@@ -90,6 +90,7 @@ _SIGNATURES = {
     "tm_engine_memory_bytes": (c_int64, [c_void_p]),
     "tm_engine_block_elements": (c_int64, [c_void_p]),
     "tm_engine_step": (c_int32, [c_void_p, POINTER(Step)]),
+    "tm_plan_decodes": (c_int64, [c_void_p, c_int64, c_int32, c_int32, c_void_p, c_int64]),
     "tm_engine_times": (None, [c_void_p, POINTER(c_double)]),
     "tm_engine_time_matrix": (c_double, [c_void_p, c_int32, c_int64, c_int32, c_int32]),
     "tm_engine_set_way": (None, [c_void_p, c_int32, c_int32, c_int32]),

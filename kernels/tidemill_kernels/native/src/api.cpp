@@ -50,6 +50,18 @@ int32_t tm_engine_step(void* engine, const Step* step) {
   }
 }
 
+// Cut decodes at contexts of so many tokens, nothing shared, for so many threads: write each piece's tokens (times
+// key/value heads) in their order, at most `capacity`, and return how many pieces there are.
+int64_t tm_plan_decodes(const int32_t* lengths, int64_t count, int32_t heads, int32_t threads, int64_t* work, int64_t capacity) {
+  std::vector<int32_t> starts(count + 1), rows(count);
+  for (int64_t i = 0; i <= count; i++) starts[i] = (int32_t)i;
+  for (int64_t i = 0; i < count; i++) rows[i] = (int32_t)i;
+  AttentionPlan plan;
+  plan.make({32, heads, 64}, {count, starts.data(), lengths, rows.data(), rows.data(), 1}, 1, 0, threads);
+  for (int64_t i = 0; i < std::min<int64_t>(capacity, plan.pieces.size()); i++) work[i] = plan.pieces[i].work();
+  return (int64_t)plan.pieces.size();
+}
+
 void tm_engine_times(void* handle, double* seconds) {
   Engine& engine = *static_cast<Engine*>(handle);
   for (int section = 0; section < kNumSections; section++) {

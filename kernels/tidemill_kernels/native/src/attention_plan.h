@@ -1,8 +1,9 @@
 // How one step's attention is cut into pieces that threads take one after another; the same for every layer.
 //
-// Decodes whose first blocks are the same share one walk over them. A long context of few sequences is cut so that all
-// threads have work. What a sequence then has in several parts is put together in a second phase. Knows block tables
-// and lengths; touches no keys.
+// Decodes whose first blocks are the same share one walk over them. A context that is long beside the others is cut so that
+// all threads have work, and each thread begins with its largest pieces, so that none is left alone with one at the end.
+// What a sequence then has in several parts is put together in a second phase. Knows block tables and lengths; touches no
+// keys.
 #pragma once
 
 #include <algorithm>
@@ -32,6 +33,8 @@ struct Piece {
   int32_t first_token, tokens;    // kChunk: of the sequence's new tokens; kShared: members
   int32_t begin, end;             // range of the context
   int32_t part;                   // kDecode: where the sums go, or -1 if they are all
+
+  int64_t work() const { return (int64_t)(end - begin) * heads; }  // of a decode: tokens to attend to
 };
 
 class AttentionPlan {
@@ -46,21 +49,32 @@ class AttentionPlan {
     order.clear();
     shared.assign(batch.count, 0);
     first_part.assign(batch.count + 1, 0);
-    int64_t decodes = 0;
+    int64_t decodes = 0, work = 0;
     for (int64_t s = 0; s < batch.count; s++) decodes += batch.tokens(s) == 1;
     if (window == 0 && decodes > 1) find_shared(shape, batch);
+    for (int64_t s = 0; s < batch.count; s++)
+      if (batch.tokens(s) == 1) work += batch.lengths[s] - first_token(batch, s, window);
+    int64_t shares = threads == 1 ? 1 : kSharesPerThread * threads, share = (work + shares - 1) / shares;
     for (int64_t s = 0; s < batch.count; s++) {
       first_part[s + 1] = first_part[s];
-      if (batch.tokens(s) == 1) add_decode(shape, batch, s, window, decodes, threads);
+      if (batch.tokens(s) == 1) add_decode(shape, batch, s, first_token(batch, s, window), decodes, share, threads);
     }
+    int64_t decode_pieces = (int64_t)pieces.size();
     add_shared(shape, batch, group);
     for (int64_t s = 0; s < batch.count; s++)
       if (batch.tokens(s) > 1) add_chunk(shape, batch, s, group);
+    sort_parts(decode_pieces, threads);
   }
 
  private:
   static constexpr int64_t kLeastShared = 64;  // tokens
   static constexpr int64_t kLeastSplit = 256;
+  static constexpr int64_t kSharesPerThread = 4;
+
+  // Return the first token that a decode's own pieces attend to.
+  int32_t first_token(const Sequences& batch, int64_t s, int64_t window) const {
+    return window > 0 ? std::max<int32_t>(shared[s], batch.lengths[s] - (int32_t)window) : shared[s];
+  }
 
   // Note the longest run of first blocks that all sequences with the same first block have in common.
   void find_shared(const CacheShape& shape, const Sequences& batch) {
@@ -86,20 +100,32 @@ class AttentionPlan {
     order = kept;
   }
 
-  void add_decode(const CacheShape& shape, const Sequences& batch, int64_t s, int64_t window, int64_t decodes, int threads) {
-    int32_t end = batch.lengths[s], begin = shared[s], heads = (int32_t)shape.num_kv_heads;
-    if (window > 0) begin = std::max<int32_t>(begin, end - (int32_t)window);
-    bool is_crowd = decodes >= 2 * threads;
-    int64_t wanted = is_crowd ? 1 : (2 * threads + decodes * heads - 1) / (decodes * heads);
-    int64_t splits = std::clamp<int64_t>((end - begin) / kLeastSplit, 1, wanted);
+  // In a crowd a sequence is one piece unless it is more than a share of the work; else each head is a piece, or several.
+  void add_decode(const CacheShape& shape, const Sequences& batch, int64_t s, int32_t begin, int64_t decodes, int64_t share,
+                  int threads) {
+    int32_t end = batch.lengths[s], heads = (int32_t)shape.num_kv_heads;
+    int64_t range = end - begin;
+    bool is_crowd = decodes >= 2 * threads, is_one = is_crowd && (range <= share || range <= kLeastSplit);
+    int64_t few = (2 * threads + decodes * heads - 1) / (decodes * heads), many = (range + share * heads - 1) / (share * heads);
+    int64_t splits = is_one ? 1 : std::clamp<int64_t>(range / kLeastSplit, 1, std::max<int64_t>(1, is_crowd ? many : few));
     bool is_whole = splits == 1 && shared[s] == 0;
     first_part[s + 1] += is_whole ? 0 : (int32_t)(splits + (shared[s] > 0));
     for (int64_t split = 0; split < splits; split++) {
       int32_t part = is_whole ? -1 : first_part[s] + (int32_t)split;
-      int32_t from = begin + (int32_t)((end - begin) * split / splits);
-      int32_t to = begin + (int32_t)((end - begin) * (split + 1) / splits);
-      for (int32_t head = 0; head < heads; head += is_crowd ? heads : 1)
-        pieces.push_back({Piece::kDecode, (int32_t)s, head, is_crowd ? heads : 1, 0, 1, from, to, part});
+      int32_t from = begin + (int32_t)(range * split / splits);
+      int32_t to = begin + (int32_t)(range * (split + 1) / splits);
+      for (int32_t head = 0; head < heads; head += is_one ? heads : 1)
+        pieces.push_back({Piece::kDecode, (int32_t)s, head, is_one ? heads : 1, 0, 1, from, to, part});
+    }
+  }
+
+  // Put the largest of the first `count` pieces first in each thread's own part (see pool.h); equals keep their order.
+  void sort_parts(int64_t count, int threads) {
+    int64_t all = (int64_t)pieces.size();
+    for (int64_t thread = 0; thread < threads; thread++) {
+      int64_t first = std::min(count, all * thread / threads), last = std::min(count, all * (thread + 1) / threads);
+      std::stable_sort(pieces.begin() + first, pieces.begin() + last,
+                       [](const Piece& a, const Piece& b) { return a.work() > b.work(); });
     }
   }
 
