@@ -117,6 +117,14 @@ class Simulation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Computed:
+    """A step's result, and the seconds that it took."""
+
+    seconds: float
+    result: StepResult
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClosedLoop:
     """So many requests in flight: the next one arrives a client's time after another has ended."""
 
@@ -137,6 +145,8 @@ class SimulationOptions:
     on_step: Callable[[float, float, SchedulerOutput], None] | None = None
     is_over: Callable[[RequestTimes, float], bool] | None = None
     """Asked now and then whether the rest can be left out."""
+    compute: Callable[[SchedulerOutput], Computed] | None = None
+    """Computes the steps; without it they take what the model of step times says, and tokens mean nothing."""
     closed_loop: ClosedLoop | None = None
     """Where there is one, only the first requests arrive when they say."""
 
@@ -220,11 +230,11 @@ class Simulator:
 
     def _step(self, output: SchedulerOutput) -> None:
         """Let a step take its time and hand out its tokens."""
-        seconds = self._seconds(output)
+        computed = (self._options.compute or self._imagine)(output)
+        seconds = computed.seconds
         self._now += seconds
-        result = make_result(output)
         self._engine.observe(output, seconds)
-        plain, exceptional = told(self._scheduler.update(result, self._now))
+        plain, exceptional = told(self._scheduler.update(computed.result, self._now))
         self._times.note_one_each(plain, self._now)
         for index, what in exceptional:
             self._times.note(index, what, self._now)
@@ -245,9 +255,10 @@ class Simulator:
         self._times.arrival[index] = when
         heapq.heappush(self._arrivals, (when, index))
 
-    def _seconds(self, output: SchedulerOutput) -> float:
+    def _imagine(self, output: SchedulerOutput) -> Computed:
+        """Return what a step comes to without computing it."""
         features = features_of(output, with_padding=self._options.is_padding_charged)
-        return self._step_time.seconds(features)
+        return Computed(seconds=self._step_time.seconds(features), result=make_result(output))
 
     def _result(self) -> Simulation:
         columns = np.array(self._log, dtype=np.float64).reshape(-1, 5).T

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tidemill_bench.engine_seam import EngineSetup, build_engine
+from tidemill_bench.engine_seam import EngineSetup, SimEngine, build_engine
 from tidemill_bench.load.workload import SHAPES, plan_requests
 from tidemill_bench.shapes import PREFIX_BLOCK_TOKENS, SimRequest
 from tidemill_bench.simulator import ClosedLoop, SimulationOptions, Simulator
@@ -20,7 +20,12 @@ from tidemill_bench.step_time import StepTime
 from tidemill_engine.scheduler.step_model import StepFeatures
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tidemill_bench.simulator import Computed
     from tidemill_engine.step import SchedulerOutput
+
+    Compute = Callable[[SchedulerOutput], Computed]
 
 NUM_REQUESTS = {"uniform": 128, "medium": 64, "extreme": 32, "prefix": 128}
 """The workloads, with as many requests as `race --quick` sends."""
@@ -66,13 +71,20 @@ class _Gaps:
             self.last[owner] = end
 
 
-def tails(workload: str, setup: EngineSetup | None = None, step_time: StepTime = SMALL_CPU) -> Tails:
+def tails(workload: str, setup: EngineSetup | None = None) -> Tails:
     """Run one of the race's closed loops on an engine that has measured its steps before."""
     engine = build_engine(setup or EngineSetup())
-    engine.learning.model.calibrate((features, step_time.seconds(features)) for features in _calibration())
+    engine.learning.model.calibrate((features, SMALL_CPU.seconds(features)) for features in _calibration())
+    return run_closed_loop(workload, engine)
+
+
+def run_closed_loop(workload: str, engine: SimEngine, compute: Compute | None = None) -> Tails:
+    """Run one of the race's closed loops on an engine; steps that nobody computes take assumed times."""
     gaps = _Gaps()
-    options = SimulationOptions(on_step=gaps.note, closed_loop=CLOSED_LOOP)
-    run = Simulator(engine, step_time, _requests(workload), options).run()
+    options = SimulationOptions(on_step=gaps.note, closed_loop=CLOSED_LOOP, compute=compute)
+    run = Simulator(engine, SMALL_CPU, _requests(workload), options).run()
+    if run.times.errors or not run.times.is_finished.all():
+        raise RuntimeError(f"{workload}: not every request was served: {run.times.errors}")
     ttft = run.times.first_token - run.times.arrival
     itl = np.array(gaps.seconds)
     return Tails(

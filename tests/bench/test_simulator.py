@@ -4,7 +4,14 @@ import pytest
 from tidemill_bench.engine_seam import EngineSetup, build_engine
 from tidemill_bench.runs import Job, simulate
 from tidemill_bench.shapes import LengthShape, SimRequest, draw_requests
-from tidemill_bench.simulator import ClosedLoop, Simulation, SimulationOptions, Simulator
+from tidemill_bench.simulator import (
+    ClosedLoop,
+    Computed,
+    Simulation,
+    SimulationOptions,
+    Simulator,
+    make_result,
+)
 from tidemill_bench.step_time import StepTime
 
 STEP_TIME = StepTime(coefficients=(0.02, 0.0015, 8e-6, 1.4e-6, 8e-4))
@@ -65,6 +72,13 @@ def test_in_a_closed_loop_the_next_request_arrives_a_client_s_time_after_another
     assert np.all(arrivals[3:] >= ends[:-3] + 0.5), "no more than three in flight"
     assert np.all(np.diff(arrivals[3:]) >= 0.01 - 1e-9)
     assert np.all(arrivals[3:] <= ends[:-3] + 0.5 + 3 * 0.01 + 1e-9), "and no fewer while any are left"
+
+
+def test_steps_that_are_computed_take_the_time_that_this_takes() -> None:
+    options = SimulationOptions(compute=lambda output: Computed(seconds=0.5, result=make_result(output)))
+    simulation = run(SMALL, draw_requests(SHAPE, 10, rate=None, seed=3), options)
+    assert simulation.times.is_finished.all()
+    assert set(simulation.steps.seconds.tolist()) == {0.5}
 
 
 def test_the_same_requests_give_the_same_result_to_the_last_digit() -> None:
