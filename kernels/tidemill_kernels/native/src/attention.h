@@ -132,7 +132,7 @@ inline float soften_row(const CacheShape& shape, const QueryRow& row, int64_t fi
     return std::pair<int32_t, int32_t>((int32_t)std::clamp<int64_t>(low, 0, kLanes), (int32_t)std::clamp<int64_t>(high, 0, kLanes));
   };
   auto hide = [&](VF value, float hidden, int32_t low, int32_t high) {
-    return (lanes >= low) & (lanes < high) ? value : splat(hidden);
+    return ((lanes >= low) & (lanes < high)) ? value : splat(hidden);
   };
   // Pairs of vectors of which all lanes are seen; none where tiles have unused slots.
   constexpr int64_t kPair = 2 * kLanes;
