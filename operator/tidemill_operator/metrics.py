@@ -92,6 +92,7 @@ SERVICE_GAUGES: Final[Mapping[str, str]] = {
     "tidemill_autoscaler_time_to_first_token_seconds": "At the percentile of the SLO, as measured lately",
     "tidemill_autoscaler_inter_token_latency_seconds": "At the percentile of the SLO, as measured lately",
     "tidemill_autoscaler_startup_seconds": "From a pod's creation to ready, as learned",
+    "tidemill_autoscaler_prompts_out_of_reach_ratio": "Share of prompts too long for any replica",
     "tidemill_autoscaler_metrics_available": "0 while too few engines and gateways answer",
     "tidemill_slo_time_to_first_token_seconds": "spec.scaling.slo.timeToFirstToken",
     "tidemill_slo_inter_token_latency_seconds": "spec.scaling.slo.interTokenLatency",

@@ -18,6 +18,7 @@ STATES = st.builds(
         prefill_tokens_per_second=WHOLE,
         concurrency=WHOLE,
         cached_share=st.none() | st.integers(0, 100).map(lambda x: x / 100),
+        out_of_reach_share=st.none() | st.integers(0, 100).map(lambda x: x / 100),
     ),
     history=st.lists(
         st.builds(

@@ -1,9 +1,9 @@
 """Where ours' GPU-hours go, and what the same attainment costs a policy that knows the requests in advance.
 
 Every scrape's pods are put into accounts. *Work* is what the requests need of full replicas; *room* what the
-square-root rule adds at 67 %, whole replicas included; *starting* and *draining* are pods that take nothing
-new; what is ready beyond that is kept for a *queue*, by a *window*, or because the load was *judged* higher
-than it is; what was short of it counts negative.
+square-root rule adds at the utilization that ours begins with, whole replicas included; *starting* and
+*draining* are pods that take nothing new; what is ready beyond that is kept for a *queue*, by a *window*, or
+because the load was *judged* higher than it is; what was short of it counts negative.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from tidemill_bench.fleet.fleet import Fleet
 from tidemill_bench.fleet.foresight import SETTINGS, STEP_SECONDS, Foresight, needed, work_over_time
 from tidemill_bench.fleet.ours import Tidemill, policy_for
 from tidemill_bench.fleet.score import Point, hours_for
+from tidemill_operator.autoscaling.staffing import COMMON_PERCENTILE, first_utilization
 
 if TYPE_CHECKING:
     from tidemill_bench.fleet.loads import Load
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from tidemill_operator.autoscaling.model import Decision, FleetLoad
 
 NAMES = ("work", "room", "starting", "draining", "queue", "window", "judged", "short")
-USED, WINDOW_SECONDS = 0.67, 60.0
+USED, WINDOW_SECONDS = first_utilization(COMMON_PERCENTILE), 60.0
 _QUEUE_REASONS = {"Queue", "TimeToFirstToken"}
 
 

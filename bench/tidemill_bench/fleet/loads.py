@@ -79,7 +79,17 @@ def _lognormal(rng: np.random.Generator, median: float, spread: float, count: in
     return [int(x) for x in np.clip(np.rint(drawn), 4, highest)]
 
 
-def from_trace(name: str, trace: str, copies: float, duration: float, seed: int) -> Load:
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """Which part of a trace: from this second on; of every third or eighth request, from which one on."""
+
+    start_seconds: float = 0.0
+    first: int = 0
+
+
+def from_trace(
+    name: str, trace: str, copies: float, duration: float, seed: int, cut: Cut | None = None
+) -> Load:
     """Return a public trace with so many requests for each of its own, each within 10 s of it.
 
     With less than one copy, as 1/3, only every third of its requests is taken.
@@ -87,14 +97,16 @@ def from_trace(name: str, trace: str, copies: float, duration: float, seed: int)
     smoothed, lengths are drawn from the trace's own. Prefix sharing is left out.
     """
     rng = np.random.default_rng(seed)
-    original = [r for r in load_trace(trace) if r.arrival_seconds < duration]
-    original = original[:: max(1, round(1 / copies))]
+    cut = cut or Cut()
+    start = cut.start_seconds
+    original = [r for r in load_trace(trace) if start <= r.arrival_seconds < start + duration]
+    original = original[cut.first :: max(1, round(1 / copies))]
     arrivals = []
     for request in original:
         for copy in range(max(1, int(copies))):
             other = request if copy == 0 else original[int(rng.integers(len(original)))]
             shift = 0.0 if copy == 0 else float(rng.uniform(-10.0, 10.0))
-            at = min(duration, max(0.0, request.arrival_seconds + shift))
+            at = min(duration, max(0.0, request.arrival_seconds - start + shift))
             prompt = min(MAX_PROMPT_TOKENS, other.num_prompt_tokens)
             arrivals.append((at, prompt, min(MAX_OUTPUT_TOKENS, other.num_output_tokens)))
     return Load(name=name, duration_seconds=duration, arrivals=tuple(sorted(arrivals)))

@@ -33,6 +33,8 @@ LEAST_NOISE, MOST_NOISE = 3.5, 1.5
 SHORTEST_SECONDS = 9.0
 """A jump is seen in no shorter time."""
 LENGTH_NOISE = 2.0
+LEAST_FOR_SPREAD = 60
+"""Requests from which on something is said of how much prompts differ."""
 MAX_GROWTH = 1.2
 
 
@@ -54,6 +56,8 @@ class ArrivalRate:
     """Whether nothing but noise was seen for minutes."""
     is_long_level: bool
     """The same for a quarter of an hour, or as long as has been measured."""
+    prompt_spread: float | None
+    """Standard deviation of prompts over their mean, as far as what came together shows it."""
     horizon_seconds: float
     """When what is asked for now is there."""
 
@@ -84,6 +88,7 @@ def arrival_rate(samples: tuple[Arrivals, ...], now: float, horizon_seconds: flo
     is_long_level = _shape(quarter, now).is_level
     was_level = is_long_level and sum(s.seconds for s in quarter) > 0.9 * LONG_WINDOWS_SECONDS[0]
     fit = _fit(recent, window, now, LATE_RISE_NOISE if was_level else LINE_NOISE)
+    mean, spread = _prompts(recent, window)
     short = [_level(part) for seconds in BOUND_SECONDS if (part := _since(window, now - seconds))]
     return ArrivalRate(
         measured=fit.rate,
@@ -93,7 +98,8 @@ def arrival_rate(samples: tuple[Arrivals, ...], now: float, horizon_seconds: flo
         is_long_level=fit.is_level and is_long_level,
         least=max((one.rate - LEAST_NOISE * one.error for one in short), default=0.0),
         most=min((one.rate + MOST_NOISE * one.error for one in short), default=math.inf),
-        prompt_tokens_per_request=_prompt_tokens(recent, window),
+        prompt_tokens_per_request=mean,
+        prompt_spread=spread,
         seconds=sum(s.seconds for s in recent),
         horizon_seconds=horizon_seconds,
     )
@@ -185,13 +191,31 @@ def _line(window: list[Arrivals], now: float) -> tuple[_Fit, float]:
     )
 
 
-def _prompt_tokens(recent: Sequence[Arrivals], window: Sequence[Arrivals]) -> float | None:
-    """Return the mean prompt over all that is remembered, or of late where that is clearly another."""
-    requests, late = (sum(s.requests for s in part) for part in (recent, window))
-    if requests <= 0:
+def _prompts(recent: Sequence[Arrivals], window: Sequence[Arrivals]) -> tuple[float | None, float | None]:
+    """Return the mean prompt and its spread over all that is remembered, or of late where that differs."""
+    mean = _prompt_mean(recent)
+    lately = _prompt_mean(window)
+    if mean is None or lately is None:
+        return mean, _prompt_spread(recent)
+    late = sum(s.requests for s in window)
+    if abs(lately - mean) > LENGTH_NOISE * mean / math.sqrt(late):
+        return lately, _prompt_spread(window)
+    return mean, _prompt_spread(recent)
+
+
+def _prompt_mean(samples: Sequence[Arrivals]) -> float | None:
+    requests = sum(s.requests for s in samples)
+    return sum(s.prompt_tokens for s in samples) / requests if requests > 0 else None
+
+
+def _prompt_spread(samples: Sequence[Arrivals]) -> float | None:
+    """Return the standard deviation of prompts over their mean; None where too few came.
+
+    n requests that came together have n means of tokens, give or take the variance of n prompts.
+    """
+    some = [s for s in samples if s.requests > 0]
+    mean = _prompt_mean(some)
+    if not mean or sum(s.requests for s in some) < LEAST_FOR_SPREAD or len(some) < 2:
         return None
-    mean = sum(s.prompt_tokens for s in recent) / requests
-    if late <= 0:
-        return mean
-    lately = sum(s.prompt_tokens for s in window) / late
-    return lately if abs(lately - mean) > LENGTH_NOISE * mean / math.sqrt(late) else mean
+    squares = sum((s.prompt_tokens - s.requests * mean) ** 2 / s.requests for s in some)
+    return math.sqrt(squares / (len(some) - 1)) / mean

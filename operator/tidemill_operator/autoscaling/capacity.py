@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from tidemill_operator.autoscaling import reach
 from tidemill_operator.autoscaling.model import StepTimes
 from tidemill_operator.autoscaling.policy import ScalingPolicy
 
@@ -27,6 +28,8 @@ class Work:
     prompt: float
     uncached: float
     output: float
+    spread: float | None = None
+    """Standard deviation of prompts over their mean; None: unknown."""
 
     @property
     def held_tokens(self) -> float:
@@ -51,6 +54,10 @@ class Capacity:
     concurrency: float
     prefill_tokens_per_second: float
     decode_tokens_per_second: float
+    out_of_reach: float = 0.0
+    """The share of prompts that can't have their first token in time on any replica, however idle."""
+    lost: float = 0.0
+    """How far the promise of a first token is lost by that; at 1 it asks for no more replicas."""
 
 
 def by_step_times(times: StepTimes, work: Work, limits: Limits, policy: ScalingPolicy) -> Capacity:
@@ -68,9 +75,12 @@ def by_step_times(times: StepTimes, work: Work, limits: Limits, policy: ScalingP
     slo = policy.slo.inter_token_seconds
     if slo is not None:
         rates["inter-token SLO"] = max(0.05, 1 - fixed / slo) / seconds
-    first = policy.slo.time_to_first_token_seconds
+    first, out_of_reach, lost = policy.slo.time_to_first_token_seconds, 0.0, 0.0
     if first is not None:
-        rates["time to first token"] = max(0.2, 1 - LONG_PROMPT * prefill / first) / seconds
+        out_of_reach = reach.share_out_of_reach(prefill, work.spread, first)
+        lost = reach.lost(out_of_reach, policy.slo.percentile)
+        share = max(0.2, 1 - LONG_PROMPT * prefill / first)
+        rates["time to first token"] = (share + lost * (1 - share)) / seconds
     limit = min(rates, key=lambda name: rates[name])
     rate = rates[limit]
     step = fixed / max(1e-9, 1 - min(MOST_BUSY, rate * seconds))
@@ -80,6 +90,8 @@ def by_step_times(times: StepTimes, work: Work, limits: Limits, policy: ScalingP
         concurrency=min(slots, rate * work.output * step),
         prefill_tokens_per_second=work.uncached / prefill if prefill > 0 else math.inf,
         decode_tokens_per_second=slots / (fixed + slots * per_token),
+        out_of_reach=out_of_reach,
+        lost=lost,
     )
 
 

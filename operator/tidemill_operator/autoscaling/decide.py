@@ -30,10 +30,10 @@ DOWN_MARGIN = 1.1
 WATCH_SECONDS, IDLE_WATCH_SECONDS = 60.0, 20.0
 """Nothing is removed before arrivals were watched for so long; the less while no request is anywhere."""
 MAX_HISTORY = 5
-WINDOW_PER_STARTUP = 0.25
+WINDOW_PER_STARTUP = 0.1
 QUEUE_WINDOW = 30.0
 """What queues asked for is kept so long; what arrivals asked for, for the whole window."""
-SHORTEST_WINDOW, LONGEST_WINDOW = 20.0, 300.0
+SHORTEST_WINDOW, LONGEST_WINDOW = 10.0, 300.0
 LEVEL_WINDOW = 600.0
 """A single replica too many is kept so long while the load is level: by chance alone one comes and goes."""
 
@@ -74,7 +74,8 @@ def desired_replicas(load: FleetLoad, policy: ScalingPolicy, state: ScalingState
     replicas, clamps, wish = _apply_zero(load, view, policy, state, (replicas, clamps, wish))
     has_backlog = bool(wish.terms) and facts.waiting + facts.held + facts.smooth_backlog_tokens > 0
     findings = findings_of(view, policy, Said(hold=wish.hold, message=wish.message, clamps=clamps), current)
-    slo = objectives.finding(measured, policy, has_backlog=has_backlog)
+    is_lost = facts.capacity is not None and facts.capacity.lost > 0
+    slo = objectives.finding(measured, policy, may_help=has_backlog and not is_lost)
     decision = _decision(
         replicas,
         wish,

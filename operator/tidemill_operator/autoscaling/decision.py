@@ -70,6 +70,8 @@ class Learned:
     """Share of prompt tokens that the prefix cache has."""
     utilization: float | None = None
     """The share of its capacity up to which a replica keeps the objectives."""
+    out_of_reach_share: float | None = None
+    """Share of prompts that can't have their first token in time however many replicas there are, of late."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,7 +30,7 @@ def gather(
     memory = _smoothed(memory, before, view, elapsed)
     startup = learned.startup_seconds or learn.DEFAULT_STARTUP_SECONDS
     rate = arrival_rate(memory.arrivals, load.at, startup + policy.interval_seconds)
-    work, learned = learn.work_of(learned, memory, rate.prompt_tokens_per_request if rate else None)
+    work, learned = learn.work_of(learned, memory, rate)
     machine = learn.machine_of(view.known)
     capacity = learn.capacity_of(machine, work, learned, policy)
     if capacity is not None:
@@ -38,6 +38,7 @@ def gather(
             learned,
             prefill_tokens_per_second=capacity.prefill_tokens_per_second,
             decode_tokens_per_second=capacity.decode_tokens_per_second,
+            out_of_reach_share=capacity.out_of_reach,
         )
     learned = _learn_concurrency(learned, view)
     used = None
@@ -48,7 +49,7 @@ def gather(
     if rate is not None and _is_restless(rate, used, allowed):
         memory = replace(memory, last_change=load.at)
     memory = objectives.since_settled(memory, load.at)
-    pressure = objectives.pressure(memory, policy)
+    pressure = objectives.pressure(memory, policy, is_lost=capacity is not None and capacity.lost > 0)
     utilization = objectives.utilization(
         utilization, objectives.Fullness(used=used, allowed=allowed), pressure, elapsed / 60.0
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from tidemill_operator.autoscaling.arrivals import ArrivalRate
 from tidemill_operator.autoscaling.capacity import Capacity, Limits, Work, by_speeds, by_step_times
 from tidemill_operator.autoscaling.decision import Learned
 from tidemill_operator.autoscaling.fleet_view import FleetView
@@ -57,9 +58,7 @@ def smoothed(memory: Memory, elapsed: float, now: dict[str, float]) -> dict[str,
     }
 
 
-def work_of(
-    learned: Learned, memory: Memory, prompt_at_gateways: float | None
-) -> tuple[Work | None, Learned]:
+def work_of(learned: Learned, memory: Memory, rate: ArrivalRate | None) -> tuple[Work | None, Learned]:
     """Return the requests of late and the figures that were learned of them."""
     tokens = memory.tokens
     if tokens.ended >= MIN_REQUESTS:
@@ -71,12 +70,13 @@ def work_of(
             cached_share=tokens.cached / prompts if prompts > 0 else 0.0,
         )
     prompt, output = learned.prompt_tokens_per_request, learned.output_tokens_per_request
-    if prompt_at_gateways is not None:
-        prompt = prompt_at_gateways
+    if rate is not None and rate.prompt_tokens_per_request is not None:
+        prompt = rate.prompt_tokens_per_request
     if prompt is None or output is None:
         return None, learned
     uncached = max(1.0, prompt * (1.0 - (learned.cached_share or 0.0)))
-    return Work(prompt=max(1.0, prompt), uncached=uncached, output=output), learned
+    spread = rate.prompt_spread if rate is not None else None
+    return Work(prompt=max(1.0, prompt), uncached=uncached, output=output, spread=spread), learned
 
 
 @dataclass(frozen=True, kw_only=True)

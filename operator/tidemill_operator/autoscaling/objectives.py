@@ -46,18 +46,21 @@ def latencies(memory: Memory, policy: ScalingPolicy) -> Latencies:
     )
 
 
-def pressure(memory: Memory, policy: ScalingPolicy) -> float | None:
+def pressure(memory: Memory, policy: ScalingPolicy, *, is_lost: bool = False) -> float | None:
     """Return how much of the objectives a settled fleet needs; None where nobody can say.
 
     Of the gaps between tokens the median counts, since an engine lets single gaps grow up to the objective to
-    get prompts done.
+    get prompts done. Where the promise of a first token is lost by the prompts' lengths (`is_lost`), neither
+    a miss nor its absence says anything of fullness: then only gaps that are too long do.
     """
     slo = policy.slo
     first = percentile(memory.settled_first, slo.percentile)
     median = percentile(memory.settled_inter, 50)
-    pressing = ((first, slo.time_to_first_token_seconds), (median, slo.inter_token_seconds))
+    promised_first = None if is_lost else slo.time_to_first_token_seconds
+    pressing = ((first, promised_first), (median, slo.inter_token_seconds))
     shares = [measured / promised for measured, promised in pressing if measured is not None and promised]
-    return max(shares, default=None)
+    most = max(shares, default=None)
+    return None if is_lost and most is not None and most <= 1.0 else most
 
 
 def since_settled(memory: Memory, now: float) -> Memory:
@@ -95,8 +98,11 @@ def utilization(before: float, full: Fullness, pressure: float | None, minutes: 
     return before
 
 
-def finding(measured: Latencies, policy: ScalingPolicy, *, has_backlog: bool) -> Finding | None:
-    """Return what to say about the objectives; None where nothing is promised."""
+def finding(measured: Latencies, policy: ScalingPolicy, *, may_help: bool) -> Finding | None:
+    """Return what to say about the objectives; None where nothing is promised.
+
+    `may_help`: a late first token may be the queue's doing, so that more replicas would help.
+    """
     slo = policy.slo
     if slo.time_to_first_token_seconds is None and slo.inter_token_seconds is None:
         return None
@@ -111,7 +117,7 @@ def finding(measured: Latencies, policy: ScalingPolicy, *, has_backlog: bool) ->
         and slo.time_to_first_token_seconds is not None
         and measured.first_token > slo.time_to_first_token_seconds
     )
-    reason = "PromptsTooLong" if is_first and not has_backlog else "ObjectiveMissed"
+    reason = "PromptsTooLong" if is_first and not may_help else "ObjectiveMissed"
     return Finding(condition="SLOMet", status="False", reason=reason, message=told)
 
 

@@ -12,7 +12,7 @@ from statistics import NormalDist
 
 LATE_PRICE = 2.0
 """A request in time is worth the time in which one replica serves so many, where 5 % may be late."""
-SPARE = 0.28
+SPARE = 0.30
 """What a single replica leaves free at first, where 5 % of the requests may be late."""
 COMMON_PERCENTILE = 95
 

@@ -29,6 +29,7 @@ _LEARNED: Final[Mapping[str, tuple[str, float]]] = {
     "output_tokens_per_request": ("outputTokensPerRequest", 1.0),
     "cached_share": ("cachedPercent", 100.0),
     "utilization": ("utilizationPercent", 100.0),
+    "out_of_reach_share": ("outOfReachPercent", 100.0),
 }
 _THOUSAND: Final = 1000
 

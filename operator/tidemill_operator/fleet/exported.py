@@ -96,6 +96,7 @@ def _figures(keeper: Keeper) -> dict[str, float | None]:
         "tidemill_autoscaler_time_to_first_token_seconds": figures.time_to_first_token_seconds,
         "tidemill_autoscaler_inter_token_latency_seconds": figures.inter_token_seconds,
         "tidemill_autoscaler_startup_seconds": decision.state.learned.startup_seconds,
+        "tidemill_autoscaler_prompts_out_of_reach_ratio": decision.state.learned.out_of_reach_share,
     }
 
 
