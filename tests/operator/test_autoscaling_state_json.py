@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill_operator.autoscaling.model import HistoryEntry, Learned, ScalingState
-from tidemill_operator.autoscaling.state_json import MAX_MOMENTS, from_json, thinned, to_json
+from tidemill_operator.autoscaling.state_json import MAX_MOMENTS, from_json, peaks, to_json
 
 TIMES = st.integers(0, 4_000_000_000_000).map(lambda ms: ms / 1000)
 WHOLE = st.none() | st.integers(0, 10**7).map(float)
@@ -31,7 +31,7 @@ STATES = st.builds(
         ),
         max_size=5,
     ).map(tuple),
-    wanted=st.lists(st.tuples(TIMES, st.integers(0, 99)), max_size=5).map(thinned),
+    wanted=st.lists(st.tuples(TIMES, st.integers(0, 99)), max_size=5).map(peaks),
     changes=st.lists(st.tuples(TIMES, st.integers(-99, 99)), max_size=5).map(tuple),
     last_scale_time=st.none() | TIMES,
     last_request_time=st.none() | TIMES,
@@ -70,20 +70,29 @@ def test_times_that_people_read_are_written_as_the_api_writes_them() -> None:
     )
 
 
-@given(numbers=st.lists(st.integers(0, 3), max_size=60), since=st.integers(0, 60))
-def test_thinning_changes_no_windows_extremes(numbers: list[int], since: int) -> None:
+@given(numbers=st.lists(st.integers(0, 9), max_size=150), since=st.integers(0, 150))
+def test_no_window_looks_higher_or_lower_after_a_restart(numbers: list[int], since: int) -> None:
     moments = tuple((float(at), number) for at, number in enumerate(numbers))
     inside = {number for at, number in moments if at >= since}
-    kept = {number for at, number in thinned(moments) if at >= since}
-    assert (max(kept, default=None), min(kept, default=None)) == (
-        max(inside, default=None),
-        min(inside, default=None),
+    kept = {number for at, number in peaks(moments) if at >= since}
+    assert max(kept, default=None) == max(inside, default=None)
+
+
+@given(numbers=st.lists(st.integers(0, 400), min_size=1, max_size=150), since=st.integers(0, 149))
+def test_what_does_not_fit_into_status_counts_for_more_and_never_for_less(
+    numbers: list[int], since: int
+) -> None:
+    moments = tuple((float(at), number) for at, number in enumerate(sorted(numbers, reverse=True)))
+    kept = peaks(moments)
+    assert len(kept) <= MAX_MOMENTS
+    assert kept[-1] == moments[-1]
+    assert max((n for at, n in kept if at >= since), default=0) >= max(
+        (n for at, n in moments if at >= since), default=0
     )
 
 
-def test_a_restless_hour_of_recommendations_stays_small() -> None:
-    wanted = tuple((1_796_000_000.0 + 5 * n, n % 7) for n in range(720))
+def test_a_restless_hour_of_recommendations_stays_small_and_its_highest_is_known() -> None:
+    wanted = tuple((1_796_000_000.0 + 5 * n, 9 if n == 600 else n % 7) for n in range(720))
     plain = to_json(ScalingState(wanted=wanted))
-    assert len(plain["recommendations"]) == MAX_MOMENTS
+    assert [number for _, number in plain["recommendations"]] == [9, 6, 5]
     assert plain["recommendations"][-1][0] == round(wanted[-1][0] * 1000)
-    assert len(json.dumps(plain)) < 2000

@@ -15,7 +15,7 @@ from tidemill_operator.autoscaling.decision import HistoryEntry, Learned, Scalin
 MAX_HISTORY: Final = 5
 MAX_MESSAGE_CHARS: Final = 120
 MAX_MOMENTS: Final = 32
-"""Of the windows' moments the newest are kept: status must stay small."""
+"""Status must stay small."""
 STATE_FIELDS: Final = frozenset(
     {"learned", "history", "recommendations", "changes", "lastScaleTime", "lastRequestTime"}
 )
@@ -44,8 +44,8 @@ def to_json(state: ScalingState) -> dict[str, Any]:
     plain: dict[str, Any] = {
         "learned": learned,
         "history": [_entry_json(entry) for entry in state.history[:MAX_HISTORY]],
-        "recommendations": _moments_json(thinned(state.wanted)),
-        "changes": _moments_json(state.changes),
+        "recommendations": _moments_json(peaks(state.wanted)),
+        "changes": _moments_json(state.changes[-MAX_MOMENTS:]),
     }
     plain = {name: value for name, value in plain.items() if value}
     for name, at in (("lastScaleTime", state.last_scale_time), ("lastRequestTime", state.last_request_time)):
@@ -70,14 +70,21 @@ def from_json(plain: Mapping[str, Any] | None) -> ScalingState:
     )
 
 
-def thinned(moments: Iterable[tuple[float, int]]) -> tuple[tuple[float, int], ...]:
-    """Keep of each run of equal numbers its first and last moment: windows see the same in it."""
+def peaks(moments: Iterable[tuple[float, int]]) -> tuple[tuple[float, int], ...]:
+    """Keep the moments after which less was wanted: of any window up to now they have the highest number.
+
+    Numbers fall from one to the next, so there are few. Where they are more than status holds, every second
+    one counts as long as the next: then a window may see more than there was, never less.
+    """
     kept: list[tuple[float, int]] = []
-    for moment in moments:
-        if len(kept) >= 2 and kept[-1][1] == kept[-2][1] == moment[1]:
-            kept[-1] = moment
-        else:
-            kept.append(moment)
+    for at, number in moments:
+        while kept and kept[-1][1] <= number:
+            kept.pop()
+        kept.append((at, number))
+    while len(kept) > MAX_MOMENTS:
+        oldest, newest = kept[:-1], kept[-1]
+        pairs = zip(oldest[::2], [*oldest[1::2], oldest[-1]], strict=False)
+        kept = [*((later, number) for (_, number), (later, _) in pairs), newest]
     return tuple(kept)
 
 
@@ -125,7 +132,7 @@ def _entry(raw: Any) -> HistoryEntry | None:
 
 
 def _moments_json(moments: tuple[tuple[float, int], ...]) -> list[list[int]]:
-    return [[round(at * _THOUSAND), number] for at, number in moments[-MAX_MOMENTS:]]
+    return [[round(at * _THOUSAND), number] for at, number in moments]
 
 
 def _pairs(raw: Any) -> tuple[tuple[float, int], ...]:
