@@ -258,3 +258,16 @@ def test_at_a_level_load_one_replica_too_many_goes_ten_minutes_after_it_was_want
     needed = Scenario().run(calm, 300.0, rate=3.4).replicas
     assert 590 <= seconds_until_fewer(needed + 1, 3.4) <= 620
     assert seconds_until_fewer(needed + 3, 3.4) < 120
+
+
+@pytest.mark.parametrize(("first_rate", "window"), [(3.0, 30.0), (0.5, 12.0)])
+def test_what_was_wanted_of_late_is_kept_longer_out_of_a_level_than_after_a_jump(
+    first_rate: float, window: float
+) -> None:
+    wanted_until = START + 70
+    scenario = Scenario(state=ScalingState(wanted=((wanted_until, 8),)))
+    load = with_figures(make_load(8), num_waiting=0, num_running=2)
+    scenario.run(load, 30.0, rate=first_rate)
+    while scenario.step(load, rate=3.0).replicas >= 8:
+        assert scenario.now < START + 300
+    assert window < scenario.now - wanted_until <= window + 5

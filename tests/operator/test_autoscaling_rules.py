@@ -276,3 +276,13 @@ def test_a_small_rise_after_a_long_level_is_taken_for_noise_sooner_than_one_afte
     long, short = arrivals_at((900.0, 3.0), *rise), arrivals_at(*rise)
     found = [arrival_rate(samples, samples[-1].at, 95.0) for samples in (long, short)]
     assert [rate.is_level for rate in found if rate is not None] == [True, False]
+
+
+def test_a_dip_at_the_end_of_a_long_level_is_part_of_it_as_long_as_it_may_be_noise() -> None:
+    dip, fall, jumps = (
+        arrivals_at((900.0, 3.0), (15.0, 2.0)),
+        arrivals_at((900.0, 3.0), (120.0, 1.0)),
+        arrivals_at((300.0, 1.0), (300.0, 4.0), (15.0, 2.0)),
+    )
+    found = [arrival_rate(samples, samples[-1].at, 95.0) for samples in (dip, fall, jumps)]
+    assert [rate.was_level for rate in found if rate is not None] == [True, False, False]

@@ -56,6 +56,8 @@ class ArrivalRate:
     """Whether nothing but noise was seen for minutes."""
     is_long_level: bool
     """The same for a quarter of an hour, or as long as has been measured."""
+    was_level: bool
+    """Whether that long window as a whole is a level, whatever the last minutes look like."""
     prompt_spread: float | None
     """Standard deviation of prompts over their mean, as far as what came together shows it."""
     horizon_seconds: float
@@ -96,6 +98,7 @@ def arrival_rate(samples: tuple[Arrivals, ...], now: float, horizon_seconds: flo
         slope=0.0 if fit.is_level else fit.slope,
         is_level=fit.is_level,
         is_long_level=fit.is_level and is_long_level,
+        was_level=is_long_level,
         least=max((one.rate - LEAST_NOISE * one.error for one in short), default=0.0),
         most=min((one.rate + MOST_NOISE * one.error for one in short), default=math.inf),
         prompt_tokens_per_request=mean,

@@ -30,10 +30,11 @@ DOWN_MARGIN = 1.1
 WATCH_SECONDS, IDLE_WATCH_SECONDS = 60.0, 20.0
 """Nothing is removed before arrivals were watched for so long; the less while no request is anywhere."""
 MAX_HISTORY = 5
-WINDOW_PER_STARTUP = 0.1
+WINDOW_PER_STARTUP, LEVEL_WINDOW_PER_STARTUP = 0.1, 0.25
 QUEUE_WINDOW = 30.0
 """What queues asked for is kept so long; what arrivals asked for, for the whole window."""
-SHORTEST_WINDOW, LONGEST_WINDOW = 10.0, 300.0
+SHORTEST_WINDOW, SHORTEST_LEVEL_WINDOW, LONGEST_WINDOW = 10.0, 20.0, 300.0
+"""A fall out of a quarter of an hour that as a whole is a level must last longer to be believed."""
 LEVEL_WINDOW = 600.0
 """A single replica too many is kept so long while the load is level: by chance alone one comes and goes."""
 
@@ -52,6 +53,8 @@ class _Wish:
     may_shrink: bool = True
     is_level: bool = False
     """Whether requests have come at one rate for a quarter of an hour, or as long as was measured."""
+    was_level: bool = False
+    """The same of that time as a whole, whatever its last minutes look like."""
     hold: str = ""
     """Why nothing may change at all; empty: it may."""
 
@@ -131,6 +134,7 @@ def _wish(view: FleetView, facts: Facts, current: int) -> _Wish:
         message=best.message,
         terms=up_terms,
         is_level=facts.rate is not None and facts.rate.is_long_level,
+        was_level=facts.rate is not None and facts.rate.was_level,
         may_shrink=is_free and facts.rate is not None and facts.rate.seconds >= watch - 1,
     )
 
@@ -182,9 +186,7 @@ def _apply_rules(
     wish: _Wish, current: int, policy: ScalingPolicy, state: ScalingState, now: float
 ) -> tuple[int, tuple[Clamp, ...], ScalingState]:
     """Put the wish through windows, pace, schedules and bounds, and remember it."""
-    startup = state.learned.startup_seconds or learn.DEFAULT_STARTUP_SECONDS
-    default_down = min(LONGEST_WINDOW, max(SHORTEST_WINDOW, WINDOW_PER_STARTUP * startup))
-    window = behavior.windows(policy.behavior, default_down)
+    window = behavior.windows(policy.behavior, _default_window(wish, state))
     is_given = policy.behavior.scale_down.stabilization_window_seconds is not None
     if not is_given and wish.is_level and max(wish.down, wish.lasting) == current - 1:
         window = replace(window, down=max(window.down, LEVEL_WINDOW))
@@ -220,6 +222,17 @@ def _apply_rules(
         clamps.append(Clamp(name="Schedule", before=replicas, after=floor.min_replicas, message=text))
         replicas = floor.min_replicas
     return replicas, tuple(clamps), state
+
+
+def _default_window(wish: _Wish, state: ScalingState) -> float:
+    """Return the window for scaling down that counts where the user gives none, in seconds."""
+    startup = state.learned.startup_seconds or learn.DEFAULT_STARTUP_SECONDS
+    share, shortest = (
+        (LEVEL_WINDOW_PER_STARTUP, SHORTEST_LEVEL_WINDOW)
+        if wish.was_level
+        else (WINDOW_PER_STARTUP, SHORTEST_WINDOW)
+    )
+    return min(LONGEST_WINDOW, max(shortest, share * startup))
 
 
 def _apply_zero(
