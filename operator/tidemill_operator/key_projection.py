@@ -8,7 +8,7 @@ import hmac
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from tidemill_operator.keys import Key
@@ -58,11 +58,28 @@ def salt_of(entry: str | None) -> bytes | None:
         return None
 
 
-def project(data: Mapping[str, str], *, admin_token: str, salt: bytes, former_token: str = "") -> Projected:
-    """Turn a Secret's data into an entry; what can't be used is left out and named.
+@dataclass(frozen=True, kw_only=True)
+class EngineTokens:
+    """By what engines know a gateway; `former`: by what those do that have not got the new one yet."""
 
-    `former_token`: the admin token before this one, which engines know until the kubelet has brought the new.
+    own: str = field(default="", repr=False)
+    former: str = field(default="", repr=False)
+
+
+def engine_tokens(admin_token: str, former_token: str, entry: str | None) -> EngineTokens:
+    """Derive both from the admin tokens; what these lack is taken from the entry that there was.
+
+    While a Secret that was deleted is being made anew there is no admin token, and engines go on knowing the
+    last one.
     """
+    before = _engine_tokens_in(entry)
+    own = engine_token(admin_token) or before.own
+    former = engine_token(former_token) or (before.former if own == before.own else before.own)
+    return EngineTokens(own=own, former=former)
+
+
+def project(data: Mapping[str, str], *, tokens: EngineTokens, salt: bytes) -> Projected:
+    """Turn a Secret's data into an entry; what can't be used is left out and named."""
     problems: list[str] = []
     owners: dict[str, str] = {}
     hashes: dict[str, list[str]] = {}
@@ -76,14 +93,24 @@ def project(data: Mapping[str, str], *, admin_token: str, salt: bytes, former_to
         problems.append(f"there are more than {MAX_KEYS} keys")
     if not owners:
         problems.append("it holds no keys")
-    document = {"salt": salt.hex(), "keys": hashes, "engineToken": engine_token(admin_token)}
-    if former_token:
-        document["formerEngineToken"] = engine_token(former_token)
+    document = {"salt": salt.hex(), "keys": hashes, "engineToken": tokens.own}
+    if tokens.former:
+        document["formerEngineToken"] = tokens.former
     return Projected(
         entry=b64encode(json.dumps(document, sort_keys=True).encode()).decode(),
         lets_nobody_in=not owners,
         problems=tuple(problems),
     )
+
+
+def _engine_tokens_in(entry: str | None) -> EngineTokens:
+    try:
+        document = json.loads(b64decode(entry or ""))
+        return EngineTokens(
+            own=str(document["engineToken"]), former=str(document.get("formerEngineToken", ""))
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return EngineTokens()
 
 
 def _lines(encoded: str, tenant: str, problems: list[str]) -> list[str]:

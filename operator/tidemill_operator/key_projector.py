@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from tidemill_operator import names
 from tidemill_operator.api import Object, Place
 from tidemill_operator.errors import ApiError
-from tidemill_operator.key_projection import SALT_BYTES, entry_name, key_of, project, salt_of
+from tidemill_operator.key_projection import SALT_BYTES, engine_tokens, entry_name, key_of, project, salt_of
 from tidemill_operator.keys import Key
 from tidemill_operator.views import admin_token_in, former_token_in
 
@@ -124,9 +124,9 @@ class KeyProjector:
             self._note_problem(key, name, message)
             await self._report(key, message)
             return entry_name(key), None
-        token, former = admin_token_in(admin or {}), former_token_in(admin or {})
+        tokens = engine_tokens(admin_token_in(admin or {}), former_token_in(admin or {}), before)
         salt = salt_of(before) or secrets.token_bytes(SALT_BYTES)
-        projected = project(source.get("data") or {}, admin_token=token, salt=salt, former_token=former)
+        projected = project(source.get("data") or {}, tokens=tokens, salt=salt)
         message = f"the Secret {name} of spec.routing.auth: {'; '.join(projected.problems)}"
         self._note_problem(key, name, f"{message}: nobody is let in" if projected.lets_nobody_in else "")
         if projected.problems:

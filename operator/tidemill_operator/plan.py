@@ -32,6 +32,8 @@ DEFAULT_SETTINGS: Final = PodSettings()
 WHILE_DRAINING_SECONDS: Final = 1.0
 WHILE_CANARY_SECONDS: Final = 5.0
 UNTIL_ROUTES_ARE_KNOWN_SECONDS: Final = 10.0
+# No watch shows Secrets: the run after the one that makes it reads the token.
+UNTIL_TOKEN_IS_READ_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,11 +123,10 @@ def _plan_children(
         scaling=scaling.status,
     )
     status = status_module.build_status(service, facts, context, now)
-    has_secret = observed.child("Secret", names.admin_secret_name(context.name)) is not None
     lowered = frozenset(names.deployment_name(context.name, lowered) for lowered in replicas.lowered)
     return Plan(
         checks=template_checks(context, fresh, is_new=frozen is None),
-        secrets=() if has_secret else (manifests.build_admin_secret(context),),
+        secrets=() if _has_admin_secret(context, observed) else (manifests.build_admin_secret(context),),
         pods=replicas.changes,
         applies=(
             *_recorded_revision(context, observed, template),
@@ -188,7 +189,13 @@ def _recorded_revision(context: Context, observed: Observed, template: Manifest)
     return [manifests.build_controller_revision(context, revision, template, newest + 1)]
 
 
+def _has_admin_secret(context: Context, observed: Observed) -> bool:
+    return observed.child("Secret", names.admin_secret_name(context.name)) is not None
+
+
 def _again_seconds(context: Context, observed: Observed, replicas: Replicas) -> float | None:
+    if not _has_admin_secret(context, observed):
+        return UNTIL_TOKEN_IS_READ_SECONDS
     if replicas.num_draining > 0:
         return WHILE_DRAINING_SECONDS
     if replicas.is_canary and replicas.failed is None:

@@ -19,7 +19,7 @@ from tidemill_gateway.service_spec import Routing
 from tidemill_operator import names
 from tidemill_operator.api import Place
 from tidemill_operator.errors import ApiError
-from tidemill_operator.key_projection import engine_token, project
+from tidemill_operator.key_projection import EngineTokens, engine_token, project
 from tidemill_operator.key_projector import KeyProjector
 from tidemill_operator.keys import Key
 
@@ -127,6 +127,24 @@ async def test_gateways_give_the_former_token_too_to_engines_that_do_not_know_th
         keys = ApiKeys(None, None, TokenFile(token))
         bearer = keys.bearer(bearer_token(given["Authorization"]), given["x-tidemill-former-token"])
         assert bearer == Bearer(is_trusted=is_believed), known
+
+
+async def test_gateways_keep_the_token_that_engines_know_while_the_admin_secret_is_made_anew() -> None:
+    cluster = await projected()
+    seen = []
+    for made in (None, encoded(token="new"), None, encoded(token="newer")):
+        cluster.drop("Secret", "chat-admin-token")
+        if made is not None:
+            cluster.put("Secret", "chat-admin-token", {"data": made})
+        for _ in range(2):
+            await cluster.projector().project_all()
+        ring = cluster.ring()
+        assert ring is not None
+        seen.append((ring.engine_token, ring.former_engine_token))
+        if made is None:
+            cluster.put("Secret", "chat-admin-token", {})
+    admin, new, newer = (engine_token(token) for token in ("admin", "new", "newer"))
+    assert seen == [(admin, ""), (new, admin), (new, admin), (newer, new)]
 
 
 async def test_no_key_and_no_admin_token_stands_in_the_projection() -> None:
@@ -249,7 +267,7 @@ async def test_the_projection_is_made_where_there_is_none() -> None:
 
 
 def test_two_tenants_can_not_share_a_key_and_the_message_does_not_show_it() -> None:
-    found = project(encoded(blue="same", red="same"), admin_token="t", salt=b"0" * 16)
+    found = project(encoded(blue="same", red="same"), tokens=EngineTokens(own="t"), salt=b"0" * 16)
     assert found.problems == ("red has a key that blue has, too",)
     ring = parse_key_rings({"a.b": found.entry}).by_service[("a", "b")]
     assert ring.tenant_of("same") == "blue"
@@ -259,7 +277,7 @@ def test_two_tenants_can_not_share_a_key_and_the_message_does_not_show_it() -> N
     "data", [{}, encoded(red=""), encoded(red=" \n \n"), {"red": b64encode(b"\xff").decode()}]
 )
 def test_a_secret_without_keys_is_a_problem_and_lets_nobody_in(data: dict[str, str]) -> None:
-    found = project(data, admin_token="", salt=b"0" * 16)
+    found = project(data, tokens=EngineTokens(), salt=b"0" * 16)
     assert found.problems
     ring = parse_key_rings({"a.b": found.entry}).by_service[("a", "b")]
     assert not isinstance(identify(Routing(needs_key=True), ring, "Bearer x"), Caller)

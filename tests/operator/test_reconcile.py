@@ -14,7 +14,7 @@ from tidemill_operator import names
 from tidemill_operator.errors import ApiError, ObstacleError
 from tidemill_operator.keys import Key
 from tidemill_operator.last_words import CutStreams
-from tidemill_operator.queue import Outcome
+from tidemill_operator.queue import Again, Outcome
 from tidemill_operator.reconcile import Reconciler
 
 HOST = {"routing": {"ingress": {"host": "chat.example.com"}}}
@@ -28,7 +28,8 @@ def api() -> FakeApi:
 
 
 async def converge(api: FakeApi, reconciler: Reconciler) -> None:
-    for _ in range(3):
+    await reconciler.run(KEY)
+    for _ in range(2):
         assert await reconciler.run(KEY) is Outcome.DONE
 
 
@@ -249,6 +250,15 @@ async def test_the_former_token_is_kept_when_the_secret_is_deleted_and_made_anew
     await converge(api, reconciler)
     second, former = (await cluster.observe(service)).admin_tokens
     assert former == first != second
+
+
+async def test_the_run_that_makes_the_secret_is_followed_by_one_that_reads_its_token(api: FakeApi) -> None:
+    reconciler = make_reconciler(api)
+    await converge(api, reconciler)
+    api.remove(("Secret", "prod", "chat-admin-token"))
+    reconciler.cluster.admin_secrets.look_again(KEY)
+    assert isinstance(await reconciler.run(KEY), Again), "no watch shows the Secret"
+    assert await reconciler.run(KEY) is Outcome.DONE
 
 
 async def test_an_operator_that_has_begun_since_a_rotation_knows_the_former_token(api: FakeApi) -> None:
