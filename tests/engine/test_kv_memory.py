@@ -35,6 +35,7 @@ def test_a_limit_leaves_nine_tenths_less_the_model_and_the_api_process() -> None
         ("a part of a chunk counts as one", {"max_num_batched_tokens": 1025}, 8192, 2 * 512),
         ("one chunk is the whole step", {"max_num_batched_tokens": 256}, 8192, 0),
         ("no more chunks than rows", {"max_num_seqs": 2}, 8192, 512),
+        ("a padded batch fills the step", {"max_num_seqs": 1, "kind": "static"}, 8192, 3 * 512),
         ("prompts are never as long as a chunk", {}, 256, 7 * 256),
     ],
 )
