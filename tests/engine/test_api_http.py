@@ -197,6 +197,22 @@ async def test_live_fails_when_requests_wait_and_nothing_is_computed_for_a_minut
         assert (await api.get("/health/live"))[0] == 200
 
 
+async def test_a_step_that_was_promised_to_take_minutes_is_no_standstill_until_its_own_deadline() -> None:
+    now = 100.0
+    async with running_api(clock=lambda: now) as api:
+        fd = create_heartbeat_fd()
+        api.context.heartbeat = HeartbeatReader(fd)
+        writer = HeartbeatWriter(fd)
+        api.context.state.on_stats(make_stats(num_waiting=1), now)
+        writer.beat(now, predicted_seconds=15.0)
+        now += 120
+        assert (await api.get("/health/live"))[0] == 200
+        writer.beat(now)
+        assert (await api.get("/health/live"))[0] == 503, "it chooses no step, and promises the least"
+        writer.beat(now - 120, predicted_seconds=11.0)
+        assert (await api.get("/health/live"))[0] == 503
+
+
 async def test_a_long_prompt_computed_in_chunks_counts_as_progress() -> None:
     now = 100.0
     async with running_api(clock=lambda: now) as api:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -200,7 +201,7 @@ def test_figures_are_due_every_tenth_of_a_second_and_counters_grow() -> None:
 
 def test_the_predicted_step_time_is_that_of_the_slowest_steps_of_late() -> None:
     collector = StatsCollector(make_scheduler(make_sim_runner().info))
-    assert collector.predicted_seconds(100) == 0.0
+    assert collector.predicted_seconds(100) == math.inf, "nothing is known before the first step"
     collector.add_step(StepReport(outputs=NOTHING, num_tokens=10, seconds=2.0))
     assert collector.predicted_seconds(10) == pytest.approx(2.0)
     assert collector.predicted_seconds(100) == pytest.approx(20.0)

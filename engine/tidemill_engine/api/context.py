@@ -158,9 +158,16 @@ class ApiContext:
         return self.config.served_model_names
 
     def liveness(self) -> Verdict:
-        """Say whether the core makes progress."""
+        """Say whether the core makes progress.
+
+        No promise but that of a long step goes further than the least step's time, which a core that chooses
+        no step promises again and again.
+        """
         now = self.clock()
-        return self.state.liveness(now, is_overdue=self.heartbeat is not None and now > self._deadline())
+        seconds_left = self._deadline() - now if self.heartbeat is not None else 0.0
+        return self.state.liveness(
+            now, is_overdue=seconds_left < 0.0, is_in_long_step=seconds_left > MIN_STEP_SECONDS
+        )
 
     def _deadline(self) -> float:
         """Return when the core must have beaten again; the first is due a step's time after readiness."""

@@ -98,8 +98,11 @@ class EngineState:
             return Verdict(is_ok=False, reason="draining")
         return Verdict(is_ok=True, reason="ready")
 
-    def liveness(self, now: float, *, is_overdue: bool) -> Verdict:
-        """Say whether the core still makes progress; loading has the startup probe for that."""
+    def liveness(self, now: float, *, is_overdue: bool, is_in_long_step: bool = False) -> Verdict:
+        """Say whether the core still makes progress; loading has the startup probe for that.
+
+        A step that is known to take long has its own deadline: nothing stands still meanwhile.
+        """
         if self.phase is Phase.FAILED:
             return Verdict(is_ok=False, reason=f"failed: {self.failure}")
         if self.phase is Phase.LOADING:
@@ -107,7 +110,7 @@ class EngineState:
         if is_overdue:
             return Verdict(is_ok=False, reason="the core has missed its deadline")
         waiting = self.stats.num_waiting if self.stats is not None else 0
-        if waiting and now - self._progress_time > STALL_SECONDS:
+        if waiting and not is_in_long_step and now - self._progress_time > STALL_SECONDS:
             reason = f"{waiting} requests wait and no token was computed for {STALL_SECONDS:g} s"
             return Verdict(is_ok=False, reason=reason)
         return Verdict(is_ok=True, reason="ok")

@@ -5,6 +5,7 @@ Knows counters and times that it is given.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from tidemill_engine.messages import CoreStats
@@ -43,7 +44,12 @@ class StatsCollector:
         self._step_seconds = max(report.seconds, _FORGET * self._step_seconds)
 
     def predicted_seconds(self, num_tokens: int) -> float:
-        """Guess a step's time, rather too long than too short: by the slowest steps of late."""
+        """Guess a step's time, rather too long than too short: by the slowest steps of late.
+
+        Nothing is known before the first one, in which a crowd's prompts may fill the whole budget.
+        """
+        if self._num_steps == 0:
+            return math.inf
         return max(self._step_seconds, self._seconds_per_token * num_tokens)
 
     def is_due(self, now: float) -> bool:
