@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -258,8 +258,11 @@ def test_the_chunk_is_the_largest_that_keeps_the_time(
         assert model.predict_p90(decodes.with_chunk(chunk + 1, start)) > slo
 
 
-def test_before_the_model_is_fitted_the_budget_is_the_only_limit() -> None:
+def test_before_the_model_is_fitted_prompts_get_one_chunk_beside_decodes_and_else_the_budget() -> None:
     policy = FittedChunks(StepModel(), lambda: np.array([0.001]), max_chunk_tokens=50)
     load = DecodeLoad(rows=int_array([0]), context_tokens=10, token_budget=100)
-    assert policy.prefill_budget(load) == 100
+    assert policy.prefill_budget(load) == 50
+    assert policy.effective_tokens == 1 + 50
+    assert policy.prefill_budget(replace(load, token_budget=20)) == 20
+    assert policy.prefill_budget(replace(load, rows=int_array())) == 100
     assert WholeBudget().prefill_budget(load) == 100

@@ -116,11 +116,18 @@ class FittedChunks:
             self._last_decode_seconds = seconds
 
     def prefill_budget(self, step: DecodeLoad) -> int:
-        """Return the most prompt tokens for this step; all that is left where nobody decodes."""
+        """Return the most prompt tokens for this step; all that is left where nobody decodes.
+
+        Beside decodes it is one chunk while nobody knows what that takes.
+        """
         num_decodes = len(step.rows)
-        if num_decodes == 0 or step.token_budget == 0 or not self._model.is_fitted:
+        if num_decodes == 0 or step.token_budget == 0:
             self._last_budget = num_decodes + step.token_budget
             return step.token_budget
+        if not self._model.is_fitted:
+            chunk = min(step.token_budget, self._max_chunk_tokens)
+            self._last_budget = num_decodes + chunk
+            return chunk
         decodes = StepFeatures(num_decodes, float(step.context_tokens), 0.0, num_decodes)
         predict, most = self._model.predict_p90, step.token_budget
         slos = self._itl_slo_seconds()[step.rows]
