@@ -184,7 +184,14 @@ INF = float("inf")
     ("sentence", "sizer", "kwargs", "low", "high"),
     [
         ("nobody decodes: all of the budget", Sizer([0.001]), {"num_decodes": 0}, 512, 512),
-        ("a generous SLO: all of the budget", Sizer([9.0, INF]), {"num_decodes": 2}, 512, 512),
+        ("a generous SLO: all of the budget", Sizer([9.0, 9.0]), {"num_decodes": 2}, 512, 512),
+        (
+            "a generous SLO loosens nothing for who has none",
+            Sizer([9.0, INF]),
+            {"num_decodes": 2, "last": 0.012},
+            250,
+            290,
+        ),
         ("the tightest SLO counts", Sizer([9.0, 0.05]), {"num_decodes": 2}, 150, 250),
         (
             "an SLO that decoding alone breaks: half as much again",

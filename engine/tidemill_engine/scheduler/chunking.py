@@ -128,22 +128,44 @@ class FittedChunks:
             chunk = min(step.token_budget, self._max_chunk_tokens)
             self._last_budget = num_decodes + chunk
             return chunk
-        decodes = StepFeatures(num_decodes, float(step.context_tokens), 0.0, num_decodes)
-        predict, most = self._model.predict_p90, step.token_budget
         slos = self._itl_slo_seconds()[step.rows]
-        tightest = float(np.min(slos))
-        if not np.isfinite(tightest):
-            predict = self._model.predict
-            tightest = mixed_ratio(step.num_waiting) * max(self._last_decode_seconds, predict(decodes))
-            most = min(most, max_mixed_tokens(step.num_waiting, num_decodes, self._max_chunk_tokens))
-        elif tightest < (alone := predict(decodes)):
+        has_slo = np.isfinite(slos)
+        chunk = step.token_budget
+        if has_slo.any():
+            chunk = self._within_slos(step, slos)
+        if not has_slo.all():  # one's generous wish loosens nothing for those who have none
+            chunk = min(chunk, self._within_rules(step))
+        self._last_budget = num_decodes + chunk
+        return chunk
+
+    def _within_slos(self, step: DecodeLoad, slos: FloatArray) -> int:
+        """Return the longest chunk with which nine of ten steps keep the tightest SLO."""
+        decodes, tightest = _decodes_of(step), float(np.min(slos))
+        if tightest < (alone := self._model.predict_p90(decodes)):
             tightest = float(np.min(np.where(slos < alone, LOST_SLO_RATIO * alone, slos)))
-        chunk = largest_chunk(
-            predict,
+        return largest_chunk(
+            self._model.predict_p90,
             decodes,
             allowed_seconds=tightest,
             start=step.chunk_start,
-            most=most,
+            most=step.token_budget,
         )
-        self._last_budget = num_decodes + chunk
-        return chunk
+
+    def _within_rules(self, step: DecodeLoad) -> int:
+        """Return the longest chunk by the rules for those who have no SLO."""
+        decodes, predict = _decodes_of(step), self._model.predict
+        alone = max(self._last_decode_seconds, predict(decodes))
+        most = max_mixed_tokens(step.num_waiting, len(step.rows), self._max_chunk_tokens)
+        return largest_chunk(
+            predict,
+            decodes,
+            allowed_seconds=mixed_ratio(step.num_waiting) * alone,
+            start=step.chunk_start,
+            most=min(step.token_budget, most),
+        )
+
+
+def _decodes_of(step: DecodeLoad) -> StepFeatures:
+    """Return what the step's decodes are without chunks."""
+    num_decodes = len(step.rows)
+    return StepFeatures(num_decodes, float(step.context_tokens), 0.0, num_decodes)
