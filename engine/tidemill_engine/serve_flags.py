@@ -187,17 +187,17 @@ def _add_engine_flags(group: argparse._ArgumentGroup) -> None:
         type=int,
         help=f"tokens of a step (default {SchedulerConfig.max_num_batched_tokens}, on a GPU {GPU_BUDGET})",
     )
+    group.add_argument(
+        "--max-chunk-tokens",
+        type=int,
+        help="of one prompt in a step, where batching is continuous "
+        f"(default {SchedulerConfig.max_chunk_tokens}, on a GPU as many as the step has)",
+    )
     _add_cache_flags(group)
     group.add_argument("--seed", type=int, default=0, help="seed of requests that bring none")
 
 
 def _add_cache_flags(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--max-chunk-tokens",
-        type=int,
-        help="of one prompt in a step "
-        f"(default {SchedulerConfig.max_chunk_tokens}, on a GPU as many as the step has)",
-    )
     group.add_argument(
         "--block-size",
         type=int,

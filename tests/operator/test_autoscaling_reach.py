@@ -39,8 +39,10 @@ def test_prompts_that_are_all_alike_are_in_reach_or_not() -> None:
     assert reach.share_out_of_reach(3.1, 0.0, 3.0) == 1.0
 
 
-def test_nothing_is_out_of_reach_where_the_spread_is_not_known() -> None:
-    assert reach.share_out_of_reach(50.0, None, 3.0) == 0.0
+def test_nobody_can_say_what_is_out_of_reach_where_the_spread_is_not_known() -> None:
+    unknown = reach.share_out_of_reach(50.0, None, 3.0)
+    assert unknown is None
+    assert reach.lost(unknown, 95) == 0.0
 
 
 def test_a_promise_is_lost_by_degrees_from_what_may_be_late_to_four_times_that() -> None:

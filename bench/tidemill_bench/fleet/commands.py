@@ -168,7 +168,7 @@ def run_replay(parser: argparse.ArgumentParser, args: argparse.Namespace) -> dic
         if given is not None:
             check_scaling_fields(given)
         policy = parse_scaling(given)
-    except (OSError, RecordingError, InvalidSpec, json.JSONDecodeError) as bad:
+    except (OSError, RecordingError, InvalidSpec, json.JSONDecodeError, UnicodeDecodeError) as bad:
         parser.error(str(bad))
     if policy is None:
         parser.error("the file does not say spec.scaling; give it with --scaling")

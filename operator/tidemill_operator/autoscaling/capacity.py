@@ -54,8 +54,8 @@ class Capacity:
     concurrency: float
     prefill_tokens_per_second: float
     decode_tokens_per_second: float
-    out_of_reach: float = 0.0
-    """The share of prompts that can't have their first token in time on any replica, however idle."""
+    out_of_reach: float | None = None
+    """The share of prompts that can't have their first token in time on any replica, however idle, if known."""
     lost: float = 0.0
     """How far the promise of a first token is lost by that; at 1 it asks for no more replicas."""
 
@@ -75,7 +75,8 @@ def by_step_times(times: StepTimes, work: Work, limits: Limits, policy: ScalingP
     slo = policy.slo.inter_token_seconds
     if slo is not None:
         rates["inter-token SLO"] = max(0.05, 1 - fixed / slo) / seconds
-    first, out_of_reach, lost = policy.slo.time_to_first_token_seconds, 0.0, 0.0
+    first = policy.slo.time_to_first_token_seconds
+    out_of_reach, lost = None, 0.0
     if first is not None:
         out_of_reach = reach.share_out_of_reach(prefill, work.spread, first)
         lost = reach.lost(out_of_reach, policy.slo.percentile)

@@ -16,12 +16,14 @@ FADES_OVER = 4.0
 LEAST_ALLOWED = 0.005
 
 
-def share_out_of_reach(mean_seconds: float, spread: float | None, promised_seconds: float) -> float:
-    """Return the share of prompts that take longer than that by themselves; 0 where nobody can say.
+def share_out_of_reach(mean_seconds: float, spread: float | None, promised_seconds: float) -> float | None:
+    """Return the share of prompts that take longer than that by themselves; None where nobody can say.
 
     `spread` is the standard deviation over the mean; lengths are taken to be log-normal.
     """
-    if spread is None or mean_seconds <= 0 or promised_seconds <= 0:
+    if spread is None:
+        return None
+    if mean_seconds <= 0 or promised_seconds <= 0:
         return 0.0
     variance = math.log1p(spread * spread)
     if variance < 1e-9:
@@ -30,7 +32,9 @@ def share_out_of_reach(mean_seconds: float, spread: float | None, promised_secon
     return 1.0 - NormalDist().cdf(math.log(promised_seconds / median) / math.sqrt(variance))
 
 
-def lost(share: float, percentile: int) -> float:
-    """Return how far a promise is lost, 0 to 1, when so many prompts are out of its reach."""
+def lost(share: float | None, percentile: int) -> float:
+    """Return how far a promise is lost, 0 to 1, when so many prompts are out of its reach; 0 if unknown."""
+    if share is None:
+        return 0.0
     allowed = max(LEAST_ALLOWED, 1.0 - percentile / 100)
     return min(1.0, max(0.0, (share / allowed - 1.0) / (FADES_OVER - 1.0)))

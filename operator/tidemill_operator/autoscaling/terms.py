@@ -165,7 +165,7 @@ def _catching_up(facts: Facts, left_seconds: float) -> int:
         return facts.num_staying
     full = facts.rate.measured / facts.capacity.requests_per_second
     hold = facts.startup_seconds + QUEUE_HOLD_SECONDS
-    price = late_price(facts.policy.slo.percentile) * (1.0 - facts.capacity.out_of_reach)
+    price = late_price(facts.policy.slo.percentile) * (1.0 - (facts.capacity.out_of_reach or 0.0))
     return round(full + replicas_to_catch_up(left_seconds, full, hold, price))
 
 
@@ -185,8 +185,10 @@ def arrival(facts: Facts) -> Term | None:
     replicas = replicas_for(wanted / each, facts.utilization)
     why = f", expected in {facts.startup_seconds:.0f} s" if rate.forecast > rate.measured else ""
     share = allowed_share(facts.utilization, replicas)
-    lost = facts.capacity.out_of_reach if facts.capacity.lost > 0 else 0.0
-    too_long = f"; {lost:.0%} of the prompts are too long to be in time on any replica" if lost else ""
+    out_of_reach = facts.capacity.out_of_reach
+    too_long = ""
+    if out_of_reach is not None and facts.capacity.lost > 0:
+        too_long = f"; {out_of_reach:.0%} of the prompts are too long to be in time on any replica"
     return Term(
         signal="ArrivalRate",
         replicas=replicas,
@@ -200,7 +202,7 @@ def arrival(facts: Facts) -> Term | None:
             "measured": rate.measured,
             "forecast": rate.forecast,
             "error": rate.error,
-            "out_of_reach": facts.capacity.out_of_reach,
+            **({} if out_of_reach is None else {"out_of_reach": out_of_reach}),
         },
     )
 
