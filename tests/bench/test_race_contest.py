@@ -155,3 +155,14 @@ def test_ending_a_server_ends_its_children_whatever_their_session(tmp_path: Path
 
 def state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+@pytest.mark.parametrize(("is_quick", "expected"), [(True, 64), (False, 128)])
+def test_a_configuration_is_tried_with_all_slots_in_flight(
+    is_quick: bool, expected: int, tmp_path: Path
+) -> None:
+    options = ContestOptions(
+        workloads=("uniform",), rounds=1, requests_per_slot=8, is_quick=is_quick, cache=tmp_path
+    )
+    assert options.num_trial_requests("uniform") == expected
+    assert options.num_trial_requests("single") <= 4

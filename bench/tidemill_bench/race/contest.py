@@ -50,6 +50,14 @@ class ContestOptions:
         """Return how many requests a run has."""
         return num_requests_of(workload, self.requests_per_slot, is_quick=self.is_quick)
 
+    def num_trial_requests(self, workload: Workload) -> int:
+        """Return how many requests a configuration is tried with: a quarter, but as many as are in flight.
+
+        With fewer, one that falls behind with all of them in flight would look as good as any.
+        """
+        count = self.num_requests(workload)
+        return max(_LEAST_TRIAL, count // 4, min(count, concurrency_of(workload)))
+
 
 class Contest:
     """One race."""
@@ -117,7 +125,7 @@ class Contest:
         configurations = self._configurations[contender.name]
         rates: dict[str, float] = {}
         if len(configurations) > 1:
-            count = max(_LEAST_TRIAL, self._options.num_requests(workload) // 4)
+            count = self._options.num_trial_requests(workload)
             for place, configuration in enumerate(configurations):
                 result = await self._turn(
                     contender, configuration.label, workload, (count, _TRIAL_SEED + place)

@@ -20,6 +20,7 @@ from tidemill_bench.race.server import ServerCommand
 
 MAX_MODEL_LEN = 8192
 NUM_SLOTS = 64
+_FEW_SLOTS = 16
 _LLAMA_CONTEXT_TOKENS = 98_304
 _VLLM_CACHE_GIB = "3"
 
@@ -111,9 +112,9 @@ def _llama_cpp(name: str, precision: Precision) -> Contender:
         model = gguf_file(cache, "Q8_0" if precision == "int8" else "Q4_0")
         num_cores = len(os.sched_getaffinity(0))
 
-        def configuration(label: str, *flags: str) -> Configuration:
+        def configuration(label: str, *flags: str, num_slots: int = NUM_SLOTS) -> Configuration:
             argv = (str(binary), "--model", str(model), "--alias", MODEL, "--no-webui", "--offline")
-            slots = ("--parallel", str(NUM_SLOTS), "--kv-unified", "--ctx-size", str(_LLAMA_CONTEXT_TOKENS))
+            slots = ("--parallel", str(num_slots), "--kv-unified", "--ctx-size", str(_LLAMA_CONTEXT_TOKENS))
             return Configuration(
                 label=label,
                 command=lambda port: ServerCommand(
@@ -127,7 +128,9 @@ def _llama_cpp(name: str, precision: Precision) -> Contender:
                 f"{num_cores} threads, no flash attention",
                 *("--threads", str(num_cores), "--flash-attn", "off"),
             ),
-            configuration("1 thread", "--threads", "1"),
+            configuration(
+                f"{num_cores} threads, {_FEW_SLOTS} slots", "--threads", str(num_cores), num_slots=_FEW_SLOTS
+            ),
         )
 
     return Contender(name=name, precision=precision, prepare=prepare)
