@@ -55,7 +55,7 @@ class Capacity:
     prefill_tokens_per_second: float
     decode_tokens_per_second: float
     out_of_reach: float | None = None
-    """The share of prompts that can't have their first token in time on any replica, however idle, if known."""
+    """If known, the share of prompts that can't have their first token in time on any replica."""
     lost: float = 0.0
     """How far the promise of a first token is lost by that; at 1 it asks for no more replicas."""
 
