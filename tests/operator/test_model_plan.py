@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from operator_builders import IMAGE, NOW, make_observed, make_pod, make_service
+from operator_builders import IMAGE, NOW, make_observed, make_pod, make_service, owned_child
 from tidemill_operator.model_progress import ModelProgress, furthest, parse_progress
 from tidemill_operator.observed import Refusal
 from tidemill_operator.plan import Plan, make_plan
@@ -22,7 +22,8 @@ def progress(loaded: int, total: int = 100, *, is_loading: bool = False) -> Mode
 
 
 def plan_for(spec: dict[str, Any], *pods: Any, **changes: Any) -> Plan:
-    return make_plan(make_service(spec), make_observed(pods=pods, **changes), IMAGE, NOW)
+    secret = owned_child("Secret", "chat-admin-token")
+    return make_plan(make_service(spec), make_observed(pods=pods, children=(secret,), **changes), IMAGE, NOW)
 
 
 def test_reads_what_downloader_and_engine_answer() -> None:
