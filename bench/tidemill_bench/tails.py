@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tidemill_bench.engine_seam import EngineSetup, SimEngine, build_engine
+from tidemill_bench.engine_seam import VOCAB_SIZE, EngineSetup, SimEngine, build_engine
 from tidemill_bench.load.workload import SHAPES, plan_requests
+from tidemill_bench.race.contender import CONCURRENCY, QUICK_REQUESTS
 from tidemill_bench.shapes import PREFIX_BLOCK_TOKENS, SimRequest
 from tidemill_bench.simulator import ClosedLoop, SimulationOptions, Simulator
 from tidemill_bench.step_time import StepTime
@@ -27,16 +28,15 @@ if TYPE_CHECKING:
 
     Compute = Callable[[SchedulerOutput], Computed]
 
-NUM_REQUESTS = {"uniform": 128, "medium": 64, "extreme": 32, "prefix": 128}
+NUM_REQUESTS = {name: QUICK_REQUESTS[name] for name in ("uniform", "medium", "extreme", "prefix")}
 """The workloads, with as many requests as `race --quick` sends."""
-CLOSED_LOOP = ClosedLoop(concurrency=64, turnaround_seconds=0.005, spacing_seconds=0.001)
+CLOSED_LOOP = ClosedLoop(concurrency=CONCURRENCY, turnaround_seconds=0.005, spacing_seconds=0.001)
 SMALL_CPU = StepTime(
     coefficients=(0.004, 0.00055, 1.2e-6, 0.22e-6, 0.00013),
     provenance={"machine": "assumed: two cores with AVX-512 BF16, no AMX", "model": "SmolLM2-135M"},
 )
 """4 ms a step, 0.55 ms a token, 1.2 us a token of decodes' context, 0.22 us a pair, 0.13 ms a logit row."""
 _SEED = 1
-_VOCAB_SIZE = 49_152
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +120,7 @@ def _requests(workload: str) -> list[SimRequest]:
             num_output_tokens=planned.output_tokens,
             prefix_ids=tuple(range(num_blocks)),
         )
-        for planned in plan_requests(workload, NUM_REQUESTS[workload], _VOCAB_SIZE, _SEED)
+        for planned in plan_requests(workload, NUM_REQUESTS[workload], VOCAB_SIZE, _SEED)
     ]
 
 

@@ -9,7 +9,7 @@ import json
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from tidemill_operator.keys import Key
 
@@ -50,10 +50,8 @@ def engine_token(admin_token: str) -> str:
 
 def salt_of(entry: str | None) -> bytes | None:
     """Give the salt of an entry, so that the same keys give the same entry; None where there is none."""
-    if entry is None:
-        return None
     try:
-        return bytes.fromhex(json.loads(b64decode(entry))["salt"])
+        return bytes.fromhex(_document_in(entry)["salt"])
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -104,13 +102,19 @@ def project(data: Mapping[str, str], *, tokens: EngineTokens, salt: bytes) -> Pr
 
 
 def _engine_tokens_in(entry: str | None) -> EngineTokens:
+    document = _document_in(entry)
+    if "engineToken" not in document:
+        return EngineTokens()
+    return EngineTokens(own=str(document["engineToken"]), former=str(document.get("formerEngineToken", "")))
+
+
+def _document_in(entry: str | None) -> Mapping[str, Any]:
+    """Read what an entry holds; nothing where there is none or it can't be read."""
     try:
         document = json.loads(b64decode(entry or ""))
-        return EngineTokens(
-            own=str(document["engineToken"]), former=str(document.get("formerEngineToken", ""))
-        )
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return EngineTokens()
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}
 
 
 def _lines(encoded: str, tenant: str, problems: list[str]) -> list[str]:

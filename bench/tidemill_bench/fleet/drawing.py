@@ -20,6 +20,7 @@ from tidemill_bench.fleet.loads import (
     Cut,
     Load,
     RateOverTime,
+    at,
     bursts,
     diurnal,
     draw,
@@ -53,10 +54,10 @@ def drawn(seed: int) -> list[Load]:
 
     constant, crashing = between(1.5, 4.5), between(2.5, 4.5)
     loads = [
-        _at(_replicas(constant), draw("constant", lambda _: constant, CHAT, LENGTH, numbered(1))),
-        _at(2, draw("steps", levels(0.8, 5.0), CHAT, LENGTH, numbered(2))),
-        _at(2, draw("ramp", _ramp(between, (0.8, 1.6), (4.0, 5.5)), CHAT, LENGTH, numbered(3))),
-        _at(
+        at(_replicas(constant), draw("constant", lambda _: constant, CHAT, LENGTH, numbered(1))),
+        at(2, draw("steps", levels(0.8, 5.0), CHAT, LENGTH, numbered(2))),
+        at(2, draw("ramp", _ramp(between, (0.8, 1.6), (4.0, 5.5)), CHAT, LENGTH, numbered(3))),
+        at(
             2,
             draw(
                 "day",
@@ -66,7 +67,7 @@ def drawn(seed: int) -> list[Load]:
                 numbered(4),
             ),
         ),
-        _at(
+        at(
             3,
             draw(
                 "bursts",
@@ -82,16 +83,16 @@ def drawn(seed: int) -> list[Load]:
                 numbered(5),
             ),
         ),
-        _at(2, draw("long-prompts", levels(0.5, 1.4), PREFILL_HEAVY, LENGTH, numbered(6))),
-        _at(
+        at(2, draw("long-prompts", levels(0.5, 1.4), PREFILL_HEAVY, LENGTH, numbered(6))),
+        at(
             2,
             draw("long-outputs", _ramp(between, (0.5, 1.0), (1.8, 2.6)), LONG_OUTPUT, LENGTH, numbered(7)),
         ),
     ]
     cut = Cut(start_seconds=between(0, LATEST_START_SECONDS), first=int(rng.integers(8)))
-    loads.append(_at(3, from_trace("mooncake", "mooncake_conversation", 1 / 8, LENGTH, numbered(8), cut)))
+    loads.append(at(3, from_trace("mooncake", "mooncake_conversation", 1 / 8, LENGTH, numbered(8), cut)))
     crashes = replace(
-        _at(_replicas(crashing), draw("crashes", lambda _: crashing, CHAT, LENGTH, numbered(9))),
+        at(_replicas(crashing), draw("crashes", lambda _: crashing, CHAT, LENGTH, numbered(9))),
         crashes_seconds=(between(900, 1500), between(1600, 2300)),
     )
     return [*loads, crashes]
@@ -106,7 +107,3 @@ def _ramp(
 def _replicas(rate: float) -> int:
     """Return what a fleet of the `chat` kind starts with."""
     return math.ceil(rate / CHAT_EACH)
-
-
-def _at(replicas: int, load: Load) -> Load:
-    return replace(load, initial_replicas=replicas)

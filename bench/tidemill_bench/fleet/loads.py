@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -55,6 +55,11 @@ class Load:
             FleetRequest(index=index, arrival=at, num_prompt=prompt, num_output=output)
             for index, (at, prompt, output) in enumerate(self.arrivals)
         ]
+
+
+def at(replicas: int, load: Load) -> Load:
+    """Let a fleet meet a load with so many replicas."""
+    return replace(load, initial_replicas=replicas)
 
 
 def draw(name: str, rate: RateOverTime, lengths: Lengths, duration: float, seed: int) -> Load:
