@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaling_builders import STEP_TIMES, Scenario, make_histogram, make_load, make_policy, with_figures
+from autoscaling_builders import (
+    START,
+    STEP_TIMES,
+    Scenario,
+    make_histogram,
+    make_load,
+    make_policy,
+    with_figures,
+)
 from tidemill_operator.autoscaling import objectives, reach
 from tidemill_operator.autoscaling.arrivals import arrival_rate
 from tidemill_operator.autoscaling.capacity import Limits, Work, by_step_times
-from tidemill_operator.autoscaling.memory import Arrivals, LatencyWindow, Memory
+from tidemill_operator.autoscaling.decision import Finding
+from tidemill_operator.autoscaling.memory import Arrivals, LatencyWindow, Memory, Verdict
+from tidemill_operator.autoscaling.policy import ScalingPolicy, SloTargets
 
 LIMITS = Limits(max_num_seqs=48.0, capacity_tokens=640_000.0)
 LONG = Work(prompt=9000.0, uncached=9000.0, output=50.0)
@@ -105,9 +117,9 @@ def test_a_lost_promise_teaches_nothing_of_fullness_but_gaps_that_are_too_long_d
 
 
 def after_prompts(*lengths: int) -> Scenario:
-    """Let prompts of these lengths come in turn for ten minutes, one in five seconds, all of them late."""
+    """Let prompts of these lengths come in turn for 15 minutes, one in five seconds, all of them late."""
     scenario, load, tokens = Scenario(), make_load(2), 0
-    for step in range(120):
+    for step in range(180):
         tokens += lengths[step % len(lengths)]
         counts = (0.0, 0.0, 0.0, 0.0, 0.0, float(step))
         late = with_figures(load, time_to_first_token=make_histogram(*counts), waiting_prompt_tokens=4000)
@@ -127,3 +139,87 @@ def test_the_decision_says_which_prompts_are_too_long_and_asks_for_fewer_replica
     assert share > 0.2
     slo = next(f for f in mixed.last.findings if f.condition == "SLOMet")
     assert (slo.status, slo.reason) == ("False", "PromptsTooLong")
+
+
+def found(status: Literal["True", "False", "Unknown"], reason: str) -> Finding:
+    return Finding(condition="SLOMet", status=status, reason=reason, message="P95")
+
+
+MET, MISSED, TOO_LONG = (
+    found("True", "WithinObjectives"),
+    found("False", "ObjectiveMissed"),
+    found("False", "PromptsTooLong"),
+)
+UNKNOWN = found("Unknown", "TooFewSamples")
+
+
+def told(*measured: Finding, every: float = 5.0, policy: ScalingPolicy | None = None) -> list[str]:
+    """Give the reasons that are said when so much is measured, one after the other."""
+    said: list[str] = []
+    verdict: Verdict | None = None
+    for step, one in enumerate(measured):
+        steady, verdict = objectives.steadied(one, policy or make_policy(), verdict, START + every * step)
+        assert steady is not None
+        said.append(steady.reason)
+    return said
+
+
+def test_a_miss_is_told_at_once_and_stands_until_none_was_measured_for_five_minutes() -> None:
+    assert told(MET, MISSED, *[MET] * 60)[1:] == ["ObjectiveMissed"] * 60 + ["WithinObjectives"]
+
+
+@pytest.mark.parametrize("other", [MET, TOO_LONG, UNKNOWN], ids=lambda f: f.reason)
+def test_what_lies_at_a_boundary_changes_nothing_that_is_said(other: Finding) -> None:
+    assert set(told(*[MISSED, other, other] * 300)) == {"ObjectiveMissed"}
+
+
+def test_too_few_samples_now_and_then_leave_the_last_word_in_place() -> None:
+    assert set(told(*[MET, UNKNOWN] * 100)) == {"WithinObjectives"}
+    assert told(MET, *[UNKNOWN] * 60)[-1] == "TooFewSamples"
+    assert told(UNKNOWN, TOO_LONG, UNKNOWN) == ["TooFewSamples", "PromptsTooLong", "PromptsTooLong"]
+
+
+@given(
+    measured=st.lists(st.sampled_from([MET, MISSED, TOO_LONG, UNKNOWN]), min_size=1, max_size=200),
+    every=st.sampled_from([1.0, 5.0, 30.0]),
+)
+def test_what_is_said_changes_seldom_and_only_to_what_is_measured(
+    measured: list[Finding], every: float
+) -> None:
+    said = told(*measured, every=every)
+    changes = [i for i in range(1, len(said)) if said[i] != said[i - 1]]
+    assert all(said[i] == measured[i].reason for i in changes)
+    misses = {MISSED.reason, TOO_LONG.reason}
+    falls = [i for i in changes if said[i] in misses and said[i - 1] not in misses]
+    assert all((later - earlier) * every >= 300 for earlier, later in itertools.pairwise(falls))
+
+
+def test_a_new_promise_is_judged_anew_at_once() -> None:
+    _, verdict = objectives.steadied(MISSED, make_policy(), None, START)
+    longer = make_policy(slo=SloTargets(time_to_first_token_seconds=9.0))
+    assert objectives.steadied(MET, longer, verdict, START + 5)[0] == MET
+    assert objectives.steadied(MET, make_policy(), verdict, START + 5)[0] != MET
+    assert objectives.steadied(None, make_policy(), verdict, START + 5) == (None, None)
+
+
+def test_a_clock_that_was_set_back_holds_no_verdict() -> None:
+    _, verdict = objectives.steadied(MISSED, make_policy(), None, START)
+    assert objectives.steadied(MET, make_policy(), verdict, START - 3600)[0] == MET
+
+
+def test_late_first_tokens_that_waver_round_the_promise_say_one_thing() -> None:
+    """P95 goes from 2.3 s to 3.3 s and back every few minutes; 3 s are promised."""
+    scenario, load, good, total = Scenario(), make_load(2), 0.0, 0.0
+    seen: set[tuple[str, str]] = set()
+    measured: set[bool] = set()
+    for step in range(480):
+        good += 10 * (0.8 if step // 40 % 2 else 0.94)
+        total += 10
+        wavering = make_histogram(0.0, 0.0, 0.0, good, total, total)
+        scenario.step(with_figures(load, time_to_first_token=wavering), rate=0.2)
+        if step > 80:
+            slo = next(f for f in scenario.last.findings if f.condition == "SLOMet")
+            seen.add((slo.status, slo.reason))
+            measured.add((scenario.last.time_to_first_token_seconds or 0.0) > 3.0)
+    assert measured == {True, False}
+    assert seen == {("False", "PromptsTooLong")}

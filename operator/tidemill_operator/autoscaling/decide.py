@@ -75,10 +75,10 @@ def desired_replicas(load: FleetLoad, policy: ScalingPolicy, state: ScalingState
     state = replace(state, memory=replace(state.memory, bursts=bursts))
     replicas, clamps, state = _apply_rules(wish, current, policy, state, now)
     replicas, clamps, wish = _apply_zero(load, view, policy, state, (replicas, clamps, wish))
-    has_backlog = bool(wish.terms) and facts.waiting + facts.held + facts.smooth_backlog_tokens > 0
     findings = findings_of(view, policy, Said(hold=wish.hold, message=wish.message, clamps=clamps), current)
-    is_lost = facts.capacity is not None and facts.capacity.lost > 0
-    slo = objectives.finding(measured, policy, may_help=has_backlog and not is_lost)
+    slo = objectives.finding(measured, policy, may_help=bool(wish.terms) and _may_help(facts))
+    slo, verdict = objectives.steadied(slo, policy, memory.verdict, now)
+    state = replace(state, memory=replace(state.memory, verdict=verdict))
     decision = _decision(
         replicas,
         wish,
@@ -91,6 +91,12 @@ def desired_replicas(load: FleetLoad, policy: ScalingPolicy, state: ScalingState
         time_to_first_token_seconds=measured.first_token,
         inter_token_seconds=measured.inter_token,
     )
+
+
+def _may_help(facts: Facts) -> bool:
+    """Say whether more replicas may bring first tokens sooner: there is a queue, and they are in reach."""
+    has_backlog = facts.waiting + facts.held > 0 or facts.smooth_backlog_tokens >= 1.0
+    return has_backlog and (facts.capacity is None or facts.capacity.lost == 0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
+from tidemill_operator.autoscaling.policy import SloTargets
 from tidemill_operator.autoscaling.recurrence import Bursts
 
 
@@ -37,6 +39,16 @@ class LatencyWindow:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What is said of the objectives, and when measurements last said the same."""
+
+    status: Literal["True", "False", "Unknown"]
+    reason: str
+    agreed_at: float
+    slo: SloTargets
+
+
+@dataclass(frozen=True, kw_only=True)
 class Memory:
     """Counters as last read, by who counted (a process that restarts is another one), and the sums."""
 
@@ -65,3 +77,5 @@ class Memory:
     """(time, replicas) of what would have done, queues included."""
     wanted_up: tuple[tuple[float, int], ...] = ()
     """(time, replicas) of what was wanted at least: scaleUp's window looks at them."""
+    verdict: Verdict | None = None
+    """What SLOMet said last."""

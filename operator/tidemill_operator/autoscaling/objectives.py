@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tidemill_operator.autoscaling.decision import Finding
-from tidemill_operator.autoscaling.memory import Memory
+from tidemill_operator.autoscaling.memory import Memory, Verdict
 from tidemill_operator.autoscaling.percentiles import percentile, share_within
 from tidemill_operator.autoscaling.policy import ScalingPolicy
 
@@ -20,6 +20,8 @@ EASY = 0.7
 NEAR = 0.1
 SETTLING_SECONDS = 90.0
 """So long after a change what requests meet is still the change's doing."""
+VERDICT_SECONDS = 300.0
+"""What was said of the objectives stands until nothing has said it for so long; a miss is told at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +121,27 @@ def finding(measured: Latencies, policy: ScalingPolicy, *, may_help: bool) -> Fi
     )
     reason = "PromptsTooLong" if is_first and not may_help else "ObjectiveMissed"
     return Finding(condition="SLOMet", status="False", reason=reason, message=told)
+
+
+def steadied(
+    found: Finding | None, policy: ScalingPolicy, before: Verdict | None, now: float
+) -> tuple[Finding | None, Verdict | None]:
+    """Say what was said before until it has not been measured for a while: no condition should flap.
+
+    A percentile at what is promised crosses it again and again, and so does the share of prompts out of reach
+    what may be late. A new miss, what comes after Unknown and new objectives are told at once.
+    """
+    if found is None:
+        return None, None
+    verdict = Verdict(status=found.status, reason=found.reason, agreed_at=now, slo=policy.slo)
+    if before is None or before.slo != policy.slo or before.status == "Unknown":
+        return found, verdict
+    is_new_miss = found.status == "False" and before.status == "True"
+    has_agreed = (found.status, found.reason) == (before.status, before.reason)
+    if is_new_miss or has_agreed or not 0 <= now - before.agreed_at < VERDICT_SECONDS:
+        return found, verdict
+    text = f"{found.message} ({found.reason}, {before.reason} within {VERDICT_SECONDS / 60:.0f} minutes)"
+    return replace(found, status=before.status, reason=before.reason, message=text), before
 
 
 def _told(measured: Latencies, policy: ScalingPolicy) -> str:
