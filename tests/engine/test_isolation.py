@@ -115,3 +115,14 @@ def test_tokens_and_hit_metrics_are_those_of_a_cold_cache(depth: int) -> None:
     warm.add(make_request("again", prompt=prompt, max_tokens=9, tenant="victim"))
     warm.run()
     assert warm.scheduler.stats().prefix_hits_tokens > hits, "the secret was there to be found"
+
+
+def test_a_few_very_long_requests_of_one_tenant_leave_room_for_another_ones_in_the_kv_cache() -> None:
+    hello = SimRequest(arrival_seconds=0.0, num_prompt_tokens=8, num_output_tokens=1, tenant="quiet")
+    long = SimRequest(arrival_seconds=1.0, num_prompt_tokens=900, num_output_tokens=300, tenant="flood")
+    asks = SimRequest(arrival_seconds=10.0, num_prompt_tokens=900, num_output_tokens=20, tenant="quiet")
+    flood = [replace(long, prefix_ids=(number,)) for number in range(4)]
+    times = simulate([hello, *flood, asks]).times
+    assert times.last_token[-1] < times.last_token[1:5].min()
+    nobody_else = simulate([replace(request, tenant="flood") for request in (*flood, asks)]).times
+    assert nobody_else.first_token[-1] > nobody_else.last_token[:4].min(), "four of them fill the cache"

@@ -74,6 +74,15 @@ class KVCacheManager:
         """Return how many blocks that many tokens fill."""
         return -(-num_tokens // self.block_size)
 
+    def num_distinct_blocks(self, rows: IntArray) -> int:
+        """Return how many blocks these rows hold, those that several hold counted once."""
+        held = self.num_held[rows]
+        width = int(held.max(initial=0))
+        is_counted = np.arange(width)[None, :] < held[:, None]
+        is_seen = np.zeros(self.num_blocks, dtype=np.bool_)
+        is_seen[self.block_table[rows, :width][is_counted]] = True
+        return int(np.count_nonzero(is_seen))
+
     def num_missing(self, rows: IntArray, num_tokens: IntArray) -> IntArray:
         """Return how many blocks each row lacks to hold that many tokens: `[num_rows]`."""
         wanted = (num_tokens + (self.block_size - 1)) // self.block_size

@@ -33,6 +33,11 @@ class AdmissionGate:
         self._closed_at_step: int | None = None
 
     @property
+    def most_blocks(self) -> int:
+        """Return up to how many committed blocks requests are admitted."""
+        return self._high_blocks
+
+    @property
     def is_open(self) -> bool:
         """Say whether anyone may be admitted beside those that run."""
         return self._closed_at_step is None

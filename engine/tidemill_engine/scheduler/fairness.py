@@ -4,8 +4,8 @@ Knows tenants' names, counters and how many of their requests wait or live. Does
 order. A tenant gets an index while any of its requests lives; the counters of tenants without any are
 remembered for a bounded number of them, and forgotten once the active minimum has overtaken them.
 
-Counters share what is served, but a slot that a tenant holds is served until its request ends. So a tenant
-may hold all slots only while no other is active; else half of them, or its weight's share if that is more.
+Counters share what is served, but slots and blocks that a tenant holds are held until its requests end. So a
+tenant may hold all of them only while no other is active; else half, or its weight's share if that is more.
 """
 
 from __future__ import annotations
@@ -88,17 +88,17 @@ class TenantCounters:
         """Return how many of a tenant's requests live and do not wait."""
         return self._num_live.get(index, 0) - self._num_waiting.get(index, 0)
 
-    def max_slots(self, index: int, num_slots: int, now: float) -> int:
-        """Return how many of the slots a tenant may hold now."""
+    def max_held(self, index: int, num_places: int, now: float) -> int:
+        """Return how many of so many slots or blocks a tenant may hold now."""
         newest = next(reversed(self._idle.values()), None)
         is_one_idle = newest is not None and now - newest.left_at < ACTIVE_SECONDS
         if len(self._indices) < 2 and not is_one_idle:
-            return num_slots
+            return num_places
         total = sum(self._weight_of.values())
         if newest is not None and is_one_idle:
             total += newest.weight
         share = self._weight_of[index] / total
-        return max(-(-num_slots // 2), int(share * num_slots))
+        return max(-(-num_places // 2), int(share * num_places))
 
     def leave(self, index: int, now: float) -> None:
         """Count an ended request out; an idle tenant gives its index back."""

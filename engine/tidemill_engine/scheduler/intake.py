@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tidemill_engine.request import Request, RequestStatus
+from tidemill_engine.scheduler.block_shares import BlockShares
 
 if TYPE_CHECKING:
     from tidemill_engine.scheduler.parts import Parts
@@ -42,6 +43,7 @@ class Intake:
         self._parts = parts
         self._rows = parts.rows
         self._kv = parts.kv
+        self._shares = BlockShares(parts.rows, parts.kv, parts.queue, parts.gate.most_blocks)
 
     def admit(self, plan: StepPlan) -> None:
         """Let waiting requests in, in order, as long as budget, rows, blocks and watermarks allow."""
@@ -62,6 +64,9 @@ class Intake:
                 parts.queue.defer(request)
                 continue
             need = self._need(request, offer)
+            if self._shares.excess(request.tenant_index, need.num_blocks, committed):
+                parts.queue.hold_back(request)
+                continue
             if not self._fits(plan, request, need, committed if num_running else None):
                 num_tried += 1
                 continue
@@ -81,21 +86,24 @@ class Intake:
         if head is None or head.row is not None:
             return []
         victims = parts.preemptor.lower_rows(head, plan.step_id)
-        is_over_share = parts.queue.holds_its_slots(head.tenant_index)
-        if is_over_share:
-            victims = [row for row in victims if self._rows.tenant_index[row] == head.tenant_index]
         offer = parts.sharing.find(head) if victims else None
         if offer is None or offer.is_awaited:
             return []
         need, committed = self._need(head, offer), self.num_committed_blocks()
+        has_its_slots = parts.queue.holds_its_slots(head.tenant_index)
+        excess = self._shares.excess(head.tenant_index, need.num_blocks, committed)
+        num_own = parts.queue.tenants.num_running(head.tenant_index)
+        if has_its_slots or excess:
+            victims = [row for row in victims if self._rows.tenant_index[row] == head.tenant_index]
         stopped = int(self._kv.num_held[~self._rows.is_running].sum())
-        gone = [stopped, *(stopped + np.cumsum(self._kv.num_held[victims])).tolist()]
-        for count, num_blocks in enumerate(gone):
-            beside = self._rows.num_running - count
+        gone = [0, *np.cumsum(self._kv.num_held[victims]).tolist()]
+        for count, num_freed in enumerate(gone):
+            beside, num_blocks = self._rows.num_running - count, stopped + num_freed
             has_blocks = need.num_blocks_now <= self._kv.num_free_blocks + num_blocks
             is_admitted = beside == 0 or parts.gate.admits(committed - num_blocks, need.num_blocks)
-            has_slot = beside < self._rows.num_rows and count >= is_over_share
-            if has_slot and has_blocks and is_admitted:
+            has_slot = beside < self._rows.num_rows and count >= has_its_slots
+            is_in_share = num_freed >= excess or count == num_own
+            if has_slot and has_blocks and is_admitted and is_in_share:
                 return victims[:count]
         return []
 

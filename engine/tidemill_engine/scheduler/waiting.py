@@ -67,8 +67,10 @@ class WaitingQueue:
         self._ranking = FairRanking(
             self.tenants,
             slack=float(ELIGIBLE_CHUNKS * max_chunk_tokens),
-            is_held_back=self.holds_its_slots,
+            is_held_back=self._is_held_back,
         )
+        self._held_back: set[int] = set()
+        """Tenants that nobody is offered of any more in this pass over the candidates."""
         self._oldest = OldestShare()
         self._passing = Passing()
         self._timers: LazyHeap[Entry] = LazyHeap(is_on_time)
@@ -140,6 +142,11 @@ class WaitingQueue:
         """Note that a candidate is left alone for a reason of its own: those that pass it are not counted."""
         self._entries[request.request_id].is_deferred = True
 
+    def hold_back(self, request: Request) -> None:
+        """Defer a candidate whose tenant holds its share, and offer no other of its tenant in this pass."""
+        self.defer(request)
+        self._held_back.add(request.tenant_index)
+
     def charge_outputs(self, tenant_indices: IntArray) -> None:
         """Charge tenants one output token for each entry: `[num_rows]`, with repetition."""
         self.tenants.charge_outputs(tenant_indices)
@@ -170,10 +177,12 @@ class WaitingQueue:
         Taking, removing and deferring are allowed meanwhile; a `push` or `requeue` ends the iteration.
         """
         self.refresh(now)
+        self._held_back.clear()
         insistent = self._passing.begin()
-        if insistent is not None:
+        if insistent is not None and not self.holds_its_slots(insistent.request.tenant_index):
             yield insistent.request
-            return
+            if insistent.request.tenant_index not in self._held_back:
+                return
         yield from (entry.request for entry in self._offers())
 
     def first(self, now: float) -> Request | None:
@@ -187,18 +196,28 @@ class WaitingQueue:
         num_running = self.tenants.num_running(tenant_index)
         if 2 * num_running < self._num_slots:
             return False
-        return num_running >= self.tenants.max_slots(tenant_index, self._num_slots, self._now)
+        return num_running >= self.tenants.max_held(tenant_index, self._num_slots, self._now)
+
+    def max_held_blocks(self, tenant_index: int, num_blocks: int) -> int:
+        """Return how many of so many blocks a tenant may hold now: all of them if nothing of it runs."""
+        if self.tenants.num_running(tenant_index) == 0:
+            return num_blocks
+        return self.tenants.max_held(tenant_index, num_blocks, self._now)
+
+    def _is_held_back(self, tenant_index: int) -> bool:
+        """Say whether nobody of a tenant is offered now."""
+        return tenant_index in self._held_back or self.holds_its_slots(tenant_index)
 
     def _offers(self) -> Iterator[Entry]:
         """Yield the oldest where its share is due, then all the others, noting the first that is left."""
         offered: Entry | None = None
         while (oldest := self._oldest.due()) is not None and oldest is not offered:
             offered = oldest
-            if not self.holds_its_slots(oldest.request.tenant_index):
+            if not self._is_held_back(oldest.request.tenant_index):
                 yield from self._offer(oldest)
         for entry in self._affine(self._ranking.entries()):
-            # A window of equals was drawn before the first of them was taken: look at the slots once more.
-            is_held_back = self.holds_its_slots(entry.request.tenant_index)
+            # A window of equals was drawn before the first of them was taken: look at its tenant once more.
+            is_held_back = self._is_held_back(entry.request.tenant_index)
             if entry.is_waiting and entry is not offered and not is_held_back:
                 yield from self._offer(entry)
 
