@@ -3,12 +3,12 @@
 Knows that a Secret counts only when it is the service's own, and that engines ask for a former token until
 the kubelet has brought them the new one: it stands in the new Secret, too, for an operator that has begun
 since. Refuses to write one that exists: whoever deletes it rotates its token, and `secret_watch.py` sees that
-it is gone.
+it is gone; what is read in its place is told at once, since gateways bear what is derived from it.
 """
 
 import secrets
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from tidemill_operator import names, views
@@ -23,8 +23,9 @@ TOKEN_BYTES: Final = 32
 class AdminSecrets:
     """Gives the admin Secret and the tokens of each service."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, on_rotation: Callable[[], object]) -> None:
         self._api = api
+        self._on_rotation = on_rotation
         self._known: dict[Key, Object] = {}
         self._former_tokens: dict[Key, str] = {}
 
@@ -57,6 +58,8 @@ class AdminSecrets:
             return None
         found = {**answer, "kind": place.kind}
         self._known[key] = found
+        if known is None and key in self._former_tokens:
+            self._on_rotation()
         return found
 
     def tokens(self, key: Key, secret: Object | None, uid: str) -> tuple[str, ...]:

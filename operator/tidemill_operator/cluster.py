@@ -30,7 +30,7 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -68,13 +68,16 @@ class Reading:
 
 
 class Cluster:
-    """Gives the world of one service, and carries out a plan; `admin_secrets`: its Secrets, remembered."""
+    """Gives the world of one service, and carries out a plan; `admin_secrets`: its Secrets, remembered.
 
-    def __init__(self, api: Api, cache: Cache) -> None:
+    `on_rotation` is called when the token of a service turns out to be another one.
+    """
+
+    def __init__(self, api: Api, cache: Cache, on_rotation: Callable[[], object] = lambda: None) -> None:
         self._api = api
         self._cache = cache
         self._written: dict[Key, dict[ObjectKey, tuple[str, str]]] = {}
-        self.admin_secrets = AdminSecrets(api)
+        self.admin_secrets = AdminSecrets(api, on_rotation)
 
     async def read_service(self, key: Key) -> Object | None:
         """Read the InferenceService itself; None when it is gone."""

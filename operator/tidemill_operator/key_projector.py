@@ -72,12 +72,16 @@ class KeyProjector:
         if before != name:
             self._changed.set()
 
+    def go_round(self) -> None:
+        """Read all Secrets again at once: what engines know gateways by has changed."""
+        self._changed.set()
+
     def problem_of(self, key: Key) -> str:
         """Say why a service's gateways let nobody in; empty when they let somebody in, or everybody."""
         return self._problems.get(key, "")
 
     async def run(self) -> None:
-        """Go round for ever: slowly, or at once when a service begins or ceases to want keys."""
+        """Go round for ever: slowly, or at once when told to or a service begins or ceases to want keys."""
         while True:
             self._changed.clear()
             try:

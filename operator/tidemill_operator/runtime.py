@@ -79,7 +79,7 @@ class Operator:
         self._claims = Claims()
         self._cache = Cache()
         self._last_words = LastWords()
-        self._cluster = Cluster(api, self._cache)
+        self._cluster = Cluster(api, self._cache, self._on_rotation)
         self._recorder = Recorder(api, settings.identity, self._clock.monotonic)
         self._queue = WorkQueue(self._run, self._clock, settings.pace)
         self._autoscaler = Autoscaler(
@@ -206,6 +206,9 @@ class Operator:
     def _on_secret(self, key: Key) -> None:
         self._cluster.admin_secrets.look_again(key)
         self._queue.add(key)
+
+    def _on_rotation(self) -> None:
+        self._projector.go_round()
 
     def _on_leaving(self, key: Key, uid: str) -> None:
         self._router.on_leaving(key, uid)

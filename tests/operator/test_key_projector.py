@@ -16,7 +16,7 @@ from tidemill_engine.api.token_file import TokenFile
 from tidemill_gateway.caller import Caller, Denied, engine_headers, identify
 from tidemill_gateway.keys import KeyRing, bearer_token, parse_key_rings
 from tidemill_gateway.service_spec import Routing
-from tidemill_operator import names
+from tidemill_operator import key_projector, names
 from tidemill_operator.api import Place
 from tidemill_operator.errors import ApiError
 from tidemill_operator.key_projection import EngineTokens, engine_token, project
@@ -233,6 +233,21 @@ async def test_a_fault_in_one_round_does_not_end_the_rounds(caplog: pytest.LogCa
         await asyncio.sleep(0)
     rounds.cancel()
     assert "cannot project API keys" in caplog.text
+
+
+async def test_gateways_learn_of_a_rotation_at_once_and_not_with_the_next_slow_round() -> None:
+    cluster = await projected()
+    projector = cluster.projector()
+    rounds = asyncio.create_task(projector.run())
+    await asyncio.sleep(0.05)
+    cluster.put("Secret", "chat-admin-token", {"data": encoded(token="new")})
+    projector.go_round()
+    async with asyncio.timeout(key_projector.ROUND_SECONDS / 2):
+        while (ring := cluster.ring()) is None or ring.engine_token != engine_token("new"):
+            assert not rounds.done()
+            await asyncio.sleep(0.01)
+    rounds.cancel()
+    assert ring.former_engine_token == engine_token("admin")
 
 
 async def test_an_entry_goes_with_its_service_or_when_it_wants_no_keys_any_more() -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
 from operator_builders import make_service
 from operator_fakes import KEY, FakeApi, Killed, Object, make_reconciler
 from tidemill_operator import names
+from tidemill_operator.api import Api
+from tidemill_operator.cluster import Cluster
 from tidemill_operator.errors import ApiError, ObstacleError
 from tidemill_operator.keys import Key
 from tidemill_operator.last_words import CutStreams
@@ -250,6 +253,24 @@ async def test_the_former_token_is_kept_when_the_secret_is_deleted_and_made_anew
     await converge(api, reconciler)
     second, former = (await cluster.observe(service)).admin_tokens
     assert former == first != second
+
+
+async def test_a_rotation_is_told_once_as_soon_as_the_new_token_is_read(api: FakeApi) -> None:
+    reconciler = make_reconciler(api)
+    await converge(api, reconciler)
+    told: list[str] = []
+    cluster = Cluster(cast("Api", api), api.cache, lambda: told.append("rotated"))
+    service = make_service(HOST)
+    await cluster.observe(service)
+    assert told == [], "a token that is read for the first time is no other one"
+    api.remove(("Secret", "prod", "chat-admin-token"))
+    cluster.admin_secrets.look_again(KEY)
+    await cluster.observe(service)
+    assert told == [], "there is none yet"
+    await make_reconciler(api).run(KEY)
+    for _ in range(3):
+        await cluster.observe(service)
+    assert told == ["rotated"]
 
 
 async def test_the_run_that_makes_the_secret_is_followed_by_one_that_reads_its_token(api: FakeApi) -> None:
