@@ -31,6 +31,7 @@ def load_on_host(
     max_num_seqs: int = 8,
     swap_bytes: int = 0,
     kv_dtype: KvDtype = "auto",
+    is_chunked_prefill: bool = True,
     **model: Any,
 ) -> DeviceRunner:
     """Load a tiny model in float32 as onto a GPU."""
@@ -39,7 +40,9 @@ def load_on_host(
         cache=CacheConfig(
             num_blocks=num_blocks, block_size=block_size, swap_bytes=swap_bytes, dtype=kv_dtype
         ),
-        scheduler=SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=16),
+        scheduler=SchedulerConfig(
+            max_num_seqs=max_num_seqs, max_num_batched_tokens=16, is_chunked_prefill=is_chunked_prefill
+        ),
         device=DeviceConfig(has_graphs=has_graphs),
     )
     return load_device_runner(

@@ -187,6 +187,11 @@ class SchedulerConfig:
         """Return the most tokens that a step takes of one prompt where prompts are computed in chunks."""
         return min(self.max_chunk_tokens, self.max_num_batched_tokens)
 
+    def step_tokens(self, longest: int) -> int:
+        """Return the most tokens of a step where the longest prompt has so many."""
+        is_whole = self.kind == "continuous" and not self.is_chunked_prefill
+        return max(self.max_num_batched_tokens, longest) if is_whole else self.max_num_batched_tokens
+
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceConfig:

@@ -14,7 +14,7 @@ from late_device import LateDevice
 from served_tokens import assert_same, entries, load_on_cpu, serve
 from tidemill_engine.config import KvDtype
 from tidemill_engine.runner.base import ModelRunner, RunnerLost
-from tidemill_engine.runner.gpu import swap
+from tidemill_engine.runner.gpu import load, swap
 from tidemill_engine.runner.gpu.runner import DeviceRunner
 from tidemill_engine.scheduler.seams import Seams
 from tiny_models import prompts_of, save_model
@@ -49,6 +49,16 @@ def cpu_runner(directory: Path) -> ModelRunner:
 @pytest.fixture(scope="module")
 def runner(directory: Path) -> DeviceRunner:
     return load_on_host(directory, swap_bytes=1 << 20)
+
+
+@pytest.mark.parametrize(("is_chunked_prefill", "num_tokens"), [(True, 16), (False, 128)])
+def test_memory_is_tried_with_the_longest_step_without_chunks_the_longest_prompt(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, is_chunked_prefill: bool, num_tokens: int
+) -> None:
+    tried: list[int] = []
+    monkeypatch.setattr(load, "_profile", lambda _parts, count, _rows: tried.append(count))
+    load_on_host(directory, is_chunked_prefill=is_chunked_prefill)
+    assert tried == [num_tokens]
 
 
 @pytest.mark.parametrize("depth", [1, 2])

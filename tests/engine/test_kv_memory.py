@@ -37,6 +37,26 @@ def test_a_limit_leaves_nine_tenths_less_the_model_and_the_api_process() -> None
         ("no more chunks than rows", {"max_num_seqs": 2}, 8192, 512),
         ("a padded batch fills the step", {"max_num_seqs": 1, "kind": "static"}, 8192, 3 * 512),
         ("prompts are never as long as a chunk", {}, 256, 7 * 256),
+        ("without chunks the longest prompt is one step", {"is_chunked_prefill": False}, 8192, 15 * 512),
+        (
+            "one row is enough for that",
+            {"is_chunked_prefill": False, "max_num_seqs": 1},
+            8192,
+            15 * 512,
+        ),
+        ("short prompts fill the budget", {"is_chunked_prefill": False}, 1024, 3 * 512),
+        (
+            "but no more than there are rows",
+            {"is_chunked_prefill": False, "max_num_seqs": 1},
+            1024,
+            512,
+        ),
+        (
+            "padded batches know no chunks anyway",
+            {"is_chunked_prefill": False, "kind": "static"},
+            8192,
+            3 * 512,
+        ),
     ],
 )
 def test_a_step_of_the_whole_budget_takes_more_than_one_of_a_chunk_by_its_further_tokens(

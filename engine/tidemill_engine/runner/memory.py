@@ -56,12 +56,14 @@ def bytes_of_wider_steps(scheduler: SchedulerConfig, model: LlamaConfig, max_mod
     Such a step is not tried at the start: with a large model it takes minutes on a CPU. Counted are a layer's
     numbers for a token, in four bytes each: three times the hidden ones, twice queries, keys and values, and
     gate, up and their product. The C++ kernels hold about two thirds of that. A padded batch, of however few
-    rows, may fill the budget with one prompt and its padding.
+    rows, may fill the budget with one prompt and its padding; without chunks the longest prompt is one step.
     """
     chunk = min(scheduler.chunk_tokens, max_model_len)
-    num_chunks = -(-scheduler.max_num_batched_tokens // chunk)
+    num_tokens = scheduler.step_tokens(max_model_len)
     if scheduler.kind == "continuous":
-        num_chunks = min(scheduler.max_num_seqs, num_chunks)
+        most_of_a_row = chunk if scheduler.is_chunked_prefill else max_model_len
+        num_tokens = min(num_tokens, scheduler.max_num_seqs * most_of_a_row)
+    num_chunks = -(-num_tokens // chunk)
     qkv = model.query_size + 2 * model.kv_size
     per_token = 4 * (3 * model.hidden_size + 2 * qkv + 3 * model.intermediate_size)
     return (num_chunks - 1) * chunk * per_token

@@ -57,9 +57,7 @@ class ContinuousScheduler(RequestLifecycle):
         self._intake = Intake(parts)
         self._is_preempting_lower_classes = config.is_preempting_lower_classes
         self._running = RunningWork(parts, self._chunks, self._preempt)
-        self._token_budget = config.max_num_batched_tokens
-        if not config.is_chunked_prefill:
-            self._token_budget = max(self._token_budget, limits.max_sequence_tokens)
+        self._token_budget = config.step_tokens(limits.max_sequence_tokens)
         self._max_compacted_blocks = 0
 
     def add(self, message: EngineRequest, seed: int) -> RequestOutput | None:

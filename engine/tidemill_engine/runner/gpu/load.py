@@ -156,7 +156,7 @@ def _with_cache(
     """Compute one step of the full budget, see what memory is left, and size the cache by it."""
     model, device, shape = parts.model, parts.device, parts.cache_shape
     block_size, local = config.cache.block_size, model.config
-    num_tokens = min(config.scheduler.max_num_batched_tokens, max_model_len)
+    num_tokens = min(config.scheduler.step_tokens(max_model_len), max_model_len)
     device.memory()  # what loading took at its worst is no matter
     _profile(parts, num_tokens, config.scheduler.max_num_seqs)
     budget = DeviceBudget(
