@@ -151,6 +151,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert len(output.rows) <= self.max_num_seqs
         self.num_checked = len(self.harness.steps)
         self.harness.scheduler.check_integrity()
+        sharing, kv = self.harness.scheduler._sharing, self.harness.scheduler._kv
+        assert not any(kv.knows(digest) for digest in sharing._leaders), "nobody waits for what is cached"
 
     def teardown(self) -> None:
         if not hasattr(self, "harness"):

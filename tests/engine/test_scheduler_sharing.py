@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from engine_builders import Harness, make_harness, make_request
+from tidemill_engine.config import OrderConfig
 from tidemill_engine.step import IntArray, RowFailure, StepResult, int_array
 
 BLOCK = 4
@@ -189,6 +190,26 @@ def test_followers_are_let_go_when_their_leader_aborts() -> None:
     harness.abort("leader")
     harness.run()
     assert harness.tokens("follower") == alone(words(30), 2)
+
+
+@pytest.mark.parametrize("needs_all", [False, True])
+def test_nobody_waits_for_a_block_that_is_cached_though_a_row_computes_it_once_more(needs_all: bool) -> None:
+    """A prompt that ends with a block computes that block's last token again, and some compute everything."""
+    harness = make_harness(max_num_batched_tokens=16, order=OrderConfig(policy="priority"))
+    harness.add(make_request("leader", prompt=words(24), max_tokens=40))
+    harness.step()
+    harness.add(make_request("follower", prompt=[*words(24), 900, 901], max_tokens=2, priority=1))
+    harness.step()
+    follower = harness.scheduler._requests["follower"]
+    assert (follower.row, follower.awaited) == (None, follower.chain[4])
+    harness.add(make_request("exact", prompt=words(20), max_tokens=9, needs_all_positions=needs_all))
+    if needs_all:
+        harness.step()
+    harness.step()
+    assert follower.row is not None
+    harness.run()
+    assert num_cached(harness, "follower") == 24
+    assert harness.tokens("follower") == alone([*words(24), 900, 901], 2)
 
 
 @pytest.mark.parametrize("depth", [1, 2])

@@ -107,7 +107,12 @@ class PrefixSharing:
         self._rows.num_hashed_blocks[row] = num_found
         parent = request.chain[num_found - 1] if num_found else self._root(request)
         self._parents[row] = np.frombuffer(parent, dtype=np.uint8)
-        led = [digest for digest in request.chain[num_found:] if digest not in self._leaders]
+        # It may compute again what is cached: the last block of a prompt that ends with it, or everything.
+        led = [
+            digest
+            for digest in request.chain[num_found:]
+            if digest not in self._leaders and not self._kv.knows(digest)
+        ]
         self._leaders.update(dict.fromkeys(led, row))
         self._led[row] = led
         if request.prompt_digest is not None:
