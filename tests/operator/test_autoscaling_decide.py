@@ -271,3 +271,49 @@ def test_what_was_wanted_of_late_is_kept_longer_out_of_a_level_than_after_a_jump
     while scenario.step(load, rate=3.0).replicas >= 8:
         assert scenario.now < START + 300
     assert window < scenario.now - wanted_until <= window + 5
+
+
+def first_rise_seconds(*, restarts_after: float | None, keeps_status: bool = True) -> float:
+    """Return how long after a burst began more replicas are wanted; scaleUp looks back a minute."""
+    policy = make_policy(behavior=Behavior(scale_up=ScalingRules(stabilization_window_seconds=60)))
+    scenario = Scenario(policy)
+    scenario.run(make_load(2), 300, rate=1.0)
+    begun = scenario.now
+    burst = with_figures(make_load(2), num_running=48, num_waiting=200, held_blocks=3600)
+    while scenario.step(burst, rate=1.0).replicas <= 2:
+        assert scenario.now - begun < 300
+        if restarts_after is not None and scenario.now - begun >= restarts_after:
+            restarts_after = None
+            plain = to_json(scenario.state) if keeps_status else None
+            scenario.state = from_json(plain)
+    return scenario.now - begun
+
+
+def test_a_restart_neither_shortens_nor_lengthens_the_window_of_scaling_up() -> None:
+    undisturbed = first_rise_seconds(restarts_after=None)
+    assert 60 <= undisturbed <= 70
+    assert first_rise_seconds(restarts_after=30) == undisturbed
+
+
+def test_with_a_lost_status_the_window_of_scaling_up_begins_anew_as_for_a_new_service() -> None:
+    assert 90 <= first_rise_seconds(restarts_after=30, keeps_status=False) <= 100
+    policy = make_policy(behavior=Behavior(scale_up=ScalingRules(stabilization_window_seconds=60)))
+    burst = with_figures(make_load(2), num_running=48, num_waiting=200, held_blocks=3600)
+    new = Scenario(policy)
+    assert new.run(burst, 60, rate=6.0).replicas == 2
+    assert new.last.clamps[0].name == "StabilizationWindow"
+    assert new.run(burst, 15, rate=6.0).replicas > 2
+
+
+def test_a_window_of_scaling_up_shorter_than_the_interval_delays_no_more_than_the_first_decision() -> None:
+    policy = make_policy(behavior=Behavior(scale_up=ScalingRules(stabilization_window_seconds=2)))
+    burst = with_figures(make_load(2), num_running=48, num_waiting=200, held_blocks=3600)
+    scenario = Scenario(policy)
+    assert scenario.step(burst, rate=6.0).replicas == 2
+    assert scenario.step(burst, rate=6.0).replicas > 2
+
+
+def test_without_a_window_of_scaling_up_nothing_is_kept_for_one() -> None:
+    scenario = Scenario()
+    scenario.run(make_load(2), 60, rate=1.0)
+    assert "scaleUpRecommendations" not in to_json(scenario.state)

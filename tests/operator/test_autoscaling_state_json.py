@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill_operator.autoscaling.model import HistoryEntry, Learned, ScalingState
-from tidemill_operator.autoscaling.state_json import MAX_MOMENTS, from_json, peaks, to_json
+from tidemill_operator.autoscaling.state_json import MAX_MOMENTS, from_json, peaks, to_json, troughs
 
 TIMES = st.integers(0, 4_000_000_000_000).map(lambda ms: ms / 1000)
 WHOLE = st.none() | st.integers(0, 10**7).map(float)
@@ -32,6 +32,7 @@ STATES = st.builds(
         max_size=5,
     ).map(tuple),
     wanted=st.lists(st.tuples(TIMES, st.integers(0, 99)), max_size=5).map(peaks),
+    wanted_up=st.lists(st.tuples(TIMES, st.integers(0, 99)), max_size=5).map(troughs),
     changes=st.lists(st.tuples(TIMES, st.integers(-99, 99)), max_size=5).map(tuple),
     last_scale_time=st.none() | TIMES,
     last_request_time=st.none() | TIMES,
@@ -76,6 +77,8 @@ def test_no_window_looks_higher_or_lower_after_a_restart(numbers: list[int], sin
     inside = {number for at, number in moments if at >= since}
     kept = {number for at, number in peaks(moments) if at >= since}
     assert max(kept, default=None) == max(inside, default=None)
+    kept = {number for at, number in troughs(moments) if at >= since}
+    assert min(kept, default=None) == min(inside, default=None)
 
 
 @given(numbers=st.lists(st.integers(0, 400), min_size=1, max_size=150), since=st.integers(0, 149))
@@ -88,6 +91,12 @@ def test_what_does_not_fit_into_status_counts_for_more_and_never_for_less(
     assert kept[-1] == moments[-1]
     assert max((n for at, n in kept if at >= since), default=0) >= max(
         (n for at, n in moments if at >= since), default=0
+    )
+    rising = tuple((float(at), number) for at, number in enumerate(sorted(numbers)))
+    kept = troughs(rising)
+    assert len(kept) <= MAX_MOMENTS
+    assert min((n for at, n in kept if at >= since), default=400) <= min(
+        (n for at, n in rising if at >= since), default=400
     )
 
 

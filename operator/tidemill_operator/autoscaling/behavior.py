@@ -44,6 +44,15 @@ def remember(moments: Moments, now: float, value: int, keep_seconds: float) -> M
     return (*kept, (now, value))
 
 
+def begun(moments: Moments, now: float, current: int, seconds: float) -> Moments:
+    """Take the present number for what was wanted where of so long nothing is known, as autoscaling/v2 does.
+
+    So the window upwards holds after a restart and for a new service, too.
+    """
+    is_known = any(now - seconds <= at for at, _ in moments)
+    return moments if is_known else (*moments, (now, current))
+
+
 def stabilized(current: int, up: int, down: int, past: tuple[Moments, Moments], window: Windows) -> Paced:
     """Hold a wish to change against the wishes of its window; the last moment of both is now.
 

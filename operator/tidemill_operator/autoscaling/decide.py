@@ -197,7 +197,8 @@ def _apply_rules(
     if not is_given and wish.is_level and max(wish.down, wish.lasting) == current - 1:
         window = replace(window, down=max(window.down, LEVEL_WINDOW))
     keep = max(window.up, window.down, LEVEL_WINDOW) + policy.interval_seconds
-    past_up = behavior.remember(state.memory.wanted_up, now, wish.up, keep)
+    known_up = behavior.begun(state.wanted_up, now, current, max(window.up, 3 * policy.interval_seconds))
+    past_up = behavior.remember(known_up if window.up else (), now, wish.up, keep)
     past_down = behavior.remember(state.wanted, now, wish.down if is_given else wish.lasting, keep)
     lately = behavior.remember(state.memory.wanted_down, now, wish.down, min(window.down, QUEUE_WINDOW))
     periods = (
@@ -208,8 +209,9 @@ def _apply_rules(
     state = replace(
         state,
         wanted=past_down,
+        wanted_up=past_up if window.up else (),
         changes=changes,
-        memory=replace(state.memory, wanted_up=past_up, wanted_down=lately),
+        memory=replace(state.memory, wanted_down=lately),
     )
     if wish.hold:
         return current, (), state

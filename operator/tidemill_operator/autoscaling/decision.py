@@ -82,7 +82,9 @@ class ScalingState:
     history: tuple[HistoryEntry, ...] = ()
     """The latest changes, newest first, at most 5."""
     wanted: tuple[tuple[float, int], ...] = ()
-    """(time, replicas) of past recommendations that the stabilization windows still need."""
+    """(time, replicas) of past recommendations that the window of scaling down still needs."""
+    wanted_up: tuple[tuple[float, int], ...] = ()
+    """(time, replicas) of what was wanted at least; empty where scaleUp has no window."""
     changes: tuple[tuple[float, int], ...] = ()
     """(time, change) that the pace rules still count."""
     last_scale_time: float | None = None

@@ -75,7 +75,5 @@ class Memory:
     """When, in the last two hours, a queue longer than allowed began, and what it needed."""
     wanted_down: tuple[tuple[float, int], ...] = ()
     """(time, replicas) of what would have done, queues included."""
-    wanted_up: tuple[tuple[float, int], ...] = ()
-    """(time, replicas) of what was wanted at least: scaleUp's window looks at them."""
     verdict: Verdict | None = None
     """What SLOMet said last."""

@@ -16,9 +16,6 @@ MAX_HISTORY: Final = 5
 MAX_MESSAGE_CHARS: Final = 120
 MAX_MOMENTS: Final = 32
 """Status must stay small."""
-STATE_FIELDS: Final = frozenset(
-    {"learned", "history", "recommendations", "changes", "lastScaleTime", "lastRequestTime"}
-)
 
 _LEARNED: Final[Mapping[str, tuple[str, float]]] = {
     "startup_seconds": ("startupMilliseconds", 1000.0),
@@ -45,6 +42,7 @@ def to_json(state: ScalingState) -> dict[str, Any]:
         "learned": learned,
         "history": [_entry_json(entry) for entry in state.history[:MAX_HISTORY]],
         "recommendations": _moments_json(peaks(state.wanted)),
+        "scaleUpRecommendations": _moments_json(troughs(state.wanted_up)),
         "changes": _moments_json(state.changes[-MAX_MOMENTS:]),
     }
     plain = {name: value for name, value in plain.items() if value}
@@ -64,6 +62,7 @@ def from_json(plain: Mapping[str, Any] | None) -> ScalingState:
         learned=Learned(**figures),
         history=tuple(entry for raw in _list(plain.get("history")) if (entry := _entry(raw)) is not None),
         wanted=_pairs(plain.get("recommendations")),
+        wanted_up=_pairs(plain.get("scaleUpRecommendations")),
         changes=_pairs(plain.get("changes")),
         last_scale_time=unix_time(plain.get("lastScaleTime")),
         last_request_time=unix_time(plain.get("lastRequestTime")),
@@ -86,6 +85,14 @@ def peaks(moments: Iterable[tuple[float, int]]) -> tuple[tuple[float, int], ...]
         pairs = zip(oldest[::2], [*oldest[1::2], oldest[-1]], strict=False)
         kept = [*((later, number) for (_, number), (later, _) in pairs), newest]
     return tuple(kept)
+
+
+def troughs(moments: Iterable[tuple[float, int]]) -> tuple[tuple[float, int], ...]:
+    """Keep the moments after which more was wanted: of any window up to now they have the lowest number.
+
+    Where they are more than status holds, a window may see less than there was, never more.
+    """
+    return tuple((at, -number) for at, number in peaks((at, -number) for at, number in moments))
 
 
 def time_text(at: float) -> str:

@@ -29,7 +29,9 @@ Decide = Callable[[FleetLoad, ScalingPolicy, ScalingState, float], Decision]
 REWRITE_SECONDS: Final = 30.0
 RENEW_SECONDS: Final = 300.0
 """How old what only a restart needs may become while nothing else changes."""
-_PASSING: Final = frozenset({"updateTime", "lastReadyTime", "lastRequestTime", "recommendations"})
+_PASSING: Final = frozenset(
+    {"updateTime", "lastReadyTime", "lastRequestTime", "recommendations", "scaleUpRecommendations"}
+)
 
 
 class Keeper:
