@@ -174,7 +174,7 @@ def _add_json(parser: argparse.ArgumentParser) -> None:
 def _load(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     try:
         figures, code = load_command.run(args)
-    except (ValueError, LoadError) as bad:
+    except LoadError as bad:
         parser.error(str(bad))
     _print_json(figures, args.json)
     return code
@@ -269,14 +269,10 @@ def _race(_parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     return 0
 
 
-def _accuracy(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
+def _accuracy(_parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     from .accuracy.command import run  # noqa: PLC0415 - per command
 
-    try:
-        figures = run(args)
-    except (ValueError, OSError) as bad:
-        parser.error(str(bad))
-    _print_json(figures, args.json)
+    _print_json(run(args), args.json)
     return 0
 
 

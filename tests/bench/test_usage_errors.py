@@ -9,8 +9,10 @@ import pytest
 
 from tidemill_bench import __main__ as bench
 from tidemill_bench import policies_command
+from tidemill_bench.accuracy import command as accuracy_command
 from tidemill_bench.arguments import UsageError
 from tidemill_bench.fleet import commands
+from tidemill_bench.load import command as load_command
 
 
 def parsed(*words: str) -> argparse.Namespace:
@@ -71,3 +73,77 @@ def test_a_scaling_file_with_an_unknown_field_is_refused(
     with pytest.raises(SystemExit):
         commands.run_replay(parser, parser.parse_args(words))
     assert "spec.scaling.slo.ttft: is not a field; there are timeToFirstToken" in capsys.readouterr().err
+
+
+def accuracy_of(model: str, text: Path) -> argparse.Namespace:
+    return argparse.Namespace(model=model, text=text, float32=False, json=None)
+
+
+@pytest.mark.parametrize(
+    ("model", "refused"),
+    [
+        ("sim://x", "--model: sim://x has no accuracy"),
+        ("nowhere", "--model: model URI 'nowhere' has no scheme"),
+        ("file:///no/such/model", "--model: there is no model at /no/such/model"),
+    ],
+)
+def test_a_model_without_an_accuracy_is_the_users_affair(model: str, refused: str) -> None:
+    with pytest.raises(UsageError, match=refused):
+        accuracy_command.run(accuracy_of(model, accuracy_command.TEXT))
+
+
+@pytest.mark.parametrize(
+    ("content", "refused"),
+    [(None, "can't be read"), (b"\xff\xfe\xff", "can't be read"), (b"", "has 0 tokens")],
+)
+def test_a_text_that_cannot_be_read_is_the_users_affair(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, refused: str
+) -> None:
+    class Letters:
+        def encode(self, text: str) -> list[int]:
+            return [ord(letter) for letter in text]
+
+    monkeypatch.setattr(accuracy_command, "_real_model", lambda _uri: None)
+    monkeypatch.setattr(accuracy_command, "load_tokenizer", lambda _model: Letters())
+    text = tmp_path / "text.txt"
+    if content is not None:
+        text.write_bytes(content)
+    with pytest.raises(UsageError, match=refused):
+        accuracy_command.run(accuracy_of("builtin://x", text))
+
+
+@pytest.mark.parametrize("fault", [ValueError("a fault"), OSError("a fault")])
+def test_a_fault_of_ours_in_accuracy_is_not_told_as_a_usage_error(
+    monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    def fail(*_: object) -> list[int]:
+        raise fault
+
+    monkeypatch.setattr(accuracy_command, "_tokens", fail)
+    with pytest.raises(type(fault), match="a fault"):
+        bench._accuracy(argparse.ArgumentParser(), accuracy_of("builtin://x", accuracy_command.TEXT))
+
+
+@pytest.mark.parametrize(
+    ("given", "refused"),
+    [
+        (("--rate", "0"), "--rate 0 is not a positive number"),
+        (("--vocab-size", "300"), "--vocab-size 300 is too small"),
+    ],
+)
+def test_flags_of_a_load_that_cannot_be_used_are_refused(given: tuple[str, ...], refused: str) -> None:
+    parser = argparse.ArgumentParser()
+    load_command.add_arguments(parser)
+    with pytest.raises(UsageError, match=refused):
+        load_command.run(parser.parse_args(["--model", "m", *given]))
+
+
+def test_a_fault_of_ours_in_a_load_is_not_told_as_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> list[object]:
+        raise ValueError("a fault")
+
+    parser = argparse.ArgumentParser()
+    load_command.add_arguments(parser)
+    monkeypatch.setattr(load_command, "_plan", fail)
+    with pytest.raises(ValueError, match="a fault"):
+        bench._load(parser, parser.parse_args(["--model", "m"]))

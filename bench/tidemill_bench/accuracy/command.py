@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tidemill_bench.arguments import UsageError
 from tidemill_engine.config import CacheConfig, CoreConfig, ModelConfig, SchedulerConfig
+from tidemill_engine.errors import InvalidConfig, ModelLoadError
 from tidemill_engine.model_uri import BuiltinModel, FileModel, find_model_path, parse_model_uri
 from tidemill_engine.models.weights import open_weights
 from tidemill_engine.runner.native_cpu import NativeCache, find_kernels, load_engine
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 TEXT = Path(__file__).parent.parent / "data" / "two_cities.txt"
 FORMATS = ("bfloat16", "int8", "int4")
 _BLOCK_SIZE = 32
+_LEAST_TOKENS = 2
 
 
 def run(args: argparse.Namespace) -> dict[str, object]:
@@ -51,16 +54,28 @@ def run(args: argparse.Namespace) -> dict[str, object]:
 
 
 def _tokens(uri: str, text: Path) -> list[int]:
-    """Return the text's tokens."""
-    return list(load_tokenizer(_real_model(uri)).encode(text.read_text(encoding="utf-8")))
+    """Return the text's tokens, at least two: the first one is given, and others are foretold."""
+    model = _real_model(uri)
+    try:
+        words = text.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as bad:
+        raise UsageError(f"--text: {text} can't be read: {bad}") from bad
+    tokens = list(load_tokenizer(model).encode(words))
+    if len(tokens) < _LEAST_TOKENS:
+        raise UsageError(f"--text: {text} has {len(tokens)} tokens, of which none can be foretold")
+    return tokens
 
 
 def _real_model(uri: str) -> BuiltinModel | FileModel:
-    """Return the parsed URI of a model that has weights."""
-    model = parse_model_uri(uri)
-    if isinstance(model, BuiltinModel | FileModel):
-        return model
-    raise ValueError(f"{uri} has no accuracy: accuracy is that of models on this machine's disk")
+    """Return the parsed URI of a model that has weights, which are there."""
+    try:
+        model = parse_model_uri(uri)
+        if isinstance(model, BuiltinModel | FileModel):
+            find_model_path(model)
+            return model
+    except (InvalidConfig, ModelLoadError) as bad:
+        raise UsageError(f"--model: {bad.message}") from bad
+    raise UsageError(f"--model: {uri} has no accuracy, which is that of models on this machine's disk")
 
 
 def _config(uri: str, format_: str) -> CoreConfig:
@@ -77,7 +92,7 @@ def _logits(uri: str, format_: str, tokens: list[int]) -> Logits:
     config = _config(uri, format_)
     library = find_kernels(config)
     if library is None:
-        raise ValueError("accuracy is measured with the C++ kernels, which can't be had here")
+        raise UsageError("accuracy is measured with the C++ kernels, which can't be had here")
     source = open_weights(find_model_path(_real_model(uri)))
     engine = load_engine(source, config, library, len(tokens), lambda _read, _total: None)
     count, num_blocks = len(tokens), -(-len(tokens) // _BLOCK_SIZE)

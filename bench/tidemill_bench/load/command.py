@@ -8,11 +8,12 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from tidemill_bench.arguments import positive
+from tidemill_bench.arguments import UsageError, positive
 from tidemill_bench.load.client import Endpoint, knows_ignore_eos, run_load
 from tidemill_bench.load.records import Record, write_records
 from tidemill_bench.load.report import as_table, summarize
 from tidemill_bench.load.workload import (
+    FIRST_PLAIN_TOKEN_ID,
     TRACE_PREFIX,
     WORKLOADS,
     PlannedRequest,
@@ -21,6 +22,7 @@ from tidemill_bench.load.workload import (
     plan_requests,
     plan_trace,
 )
+from tidemill_bench.smollm2 import VOCAB_SIZE
 
 REQUESTS_PER_SLOT = 8
 _OPEN_LOOP_REQUESTS = 256
@@ -40,7 +42,9 @@ def add_arguments(load: argparse.ArgumentParser) -> None:
     load.add_argument("--max-total-tokens", type=positive, help="leave a trace's longer requests out")
     load.add_argument("--ignore-eos", choices=["auto", "on", "off"], default="auto")
     load.add_argument("--timeout", type=float, default=600.0, help="seconds for one request")
-    load.add_argument("--vocab-size", type=positive, default=49152, help="token ids are drawn below this")
+    load.add_argument(
+        "--vocab-size", type=positive, default=VOCAB_SIZE, help="token ids are drawn below this"
+    )
     load.add_argument("--seed", type=int, default=0)
     load.add_argument("--records", type=Path, metavar="FILE", help="write a line of JSON for each request")
     load.add_argument("--out", type=Path, metavar="FOLDER", help="write plots here")
@@ -49,8 +53,12 @@ def add_arguments(load: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> tuple[dict[str, object], int]:
     """Run the load; return the figures and the exit code, 1 where any request failed.
 
-    Raises ValueError for flags that don't go together, LoadError where the server can't be used.
+    Raises UsageError for flags that can't be used, LoadError where the server can't be.
     """
+    if args.vocab_size <= FIRST_PLAIN_TOKEN_ID:
+        raise UsageError(
+            f"--vocab-size {args.vocab_size} is too small: ids from {FIRST_PLAIN_TOKEN_ID} on are drawn"
+        )
     concurrency, arrivals = _arrivals(args)
     requests = _plan(args, concurrency)
     endpoint = Endpoint(
@@ -87,7 +95,7 @@ def _arrivals(args: argparse.Namespace) -> tuple[int | None, str]:
     """Return the concurrency, None in an open loop, and how to call it."""
     if args.rate is not None:
         if args.rate <= 0:
-            raise ValueError(f"--rate {args.rate:g} is not a positive number")
+            raise UsageError(f"--rate {args.rate:g} is not a positive number")
         return None, f"Poisson arrivals at {args.rate:g}/s"
     if args.workload.startswith(TRACE_PREFIX) and args.concurrency is None:
         return None, f"at the trace's times x {args.stretch:g}"
