@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from tidemill_bench.smollm2 import VOCAB_SIZE
 from tidemill_engine.config import AdmissionMode, OrderConfig, Policy, SchedulerConfig, SchedulerKind
 from tidemill_engine.core.learning import Learning
 from tidemill_engine.kv import KVCacheManager, PrefixRoots
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from tidemill_engine.step import SchedulerOutput
 
 LongArray = npt.NDArray[np.int64]
-VOCAB_SIZE = 49_152
 _STEPS_TO_LEARN = 256
 _LEARN_EVERY = 8
 _ROOT_KEY = b"no secret: a simulation must repeat"

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tidemill_bench.engine_seam import VOCAB_SIZE, EngineSetup, SimEngine, build_engine
+from tidemill_bench.engine_seam import EngineSetup, SimEngine, build_engine
 from tidemill_bench.load.workload import SHAPES, plan_requests
 from tidemill_bench.race.contender import CONCURRENCY, QUICK_REQUESTS
 from tidemill_bench.shapes import PREFIX_BLOCK_TOKENS, SimRequest
 from tidemill_bench.simulator import ClosedLoop, SimulationOptions, Simulator
+from tidemill_bench.smollm2 import VOCAB_SIZE
 from tidemill_bench.step_time import StepTime
 from tidemill_engine.scheduler.step_model import StepFeatures
 

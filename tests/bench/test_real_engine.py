@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from engine_builders import make_sim_runner
-from tidemill_bench.engine_seam import VOCAB_SIZE, EngineSetup
+from tidemill_bench.engine_seam import EngineSetup
 from tidemill_bench.real_engine import ENGINES, RaceOptions, run_engine
 from tidemill_bench.shapes import LengthShape, draw_requests
+from tidemill_bench.smollm2 import VOCAB_SIZE
 from tidemill_bench.step_time import load_step_time
 from tidemill_engine.model_uri import SimModel
 from tidemill_engine.runner.sim import SimRunner

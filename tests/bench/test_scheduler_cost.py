@@ -2,9 +2,15 @@ import json
 
 import pytest
 
+from tidemill_bench import vllm_probe
 from tidemill_bench.scheduler_cost import Cost, CostOptions, SizeCost, as_table, measure
+from tidemill_bench.smollm2 import VOCAB_SIZE
 from tidemill_bench.timeline import draw, record
 from tidemill_bench.vllm_cost import measure_vllm, read_probe
+
+
+def test_the_probe_that_runs_without_us_has_the_vocabulary_of_the_same_model() -> None:
+    assert vllm_probe.CONFIG["vocab_size"] == VOCAB_SIZE
 
 
 def make_cost(median: float) -> Cost:

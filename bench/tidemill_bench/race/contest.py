@@ -19,12 +19,12 @@ from tidemill_bench.race.figures import RaceReport, Run
 from tidemill_bench.race.peers import Configuration, Contender
 from tidemill_bench.race.running import HttpRunning, Running, ScriptRunning
 from tidemill_bench.race.server import SetupError
+from tidemill_bench.smollm2 import VOCAB_SIZE
 
 logger = logging.getLogger(__name__)
 
 _LOWEST_PORT = 18100
 _PORTS_APART = 500
-_VOCAB_SIZE = 49152
 _WARM_UP_SEED = 900_000
 _TRIAL_SEED = 800_000
 _LEAST_TRIAL = 4
@@ -115,7 +115,7 @@ class Contest:
 
     async def _warm_up(self, running: Running) -> None:
         """Let a contender compile and allocate whatever it does only once."""
-        requests = plan_requests("uniform", 8, _VOCAB_SIZE, _WARM_UP_SEED)
+        requests = plan_requests("uniform", 8, VOCAB_SIZE, _WARM_UP_SEED)
         result = await running.run(requests, 8)
         if result.num_errors:
             raise SetupError(f"its first requests failed: {result.first_error}")
@@ -159,7 +159,7 @@ class Contest:
         """Let one contender run so many requests drawn from a seed; None where it has given up."""
         count, seed = work
         running = self._running[contender.name, label]
-        requests = plan_requests(workload, count, _VOCAB_SIZE, seed)
+        requests = plan_requests(workload, count, VOCAB_SIZE, seed)
         running.resume()
         try:
             result = await running.run(requests, concurrency_of(workload))

@@ -19,6 +19,7 @@ from tidemill_bench.load.client import Endpoint, run_load
 from tidemill_bench.load.report import summarize
 from tidemill_bench.load.workload import PlannedRequest, plan_requests
 from tidemill_bench.race.server import Server, ServerCommand
+from tidemill_bench.smollm2 import VOCAB_SIZE
 from tidemill_engine.config import CacheConfig, CoreConfig, ModelConfig, SchedulerConfig
 from tidemill_engine.core.engine import EngineCore
 from tidemill_engine.core.process import make_engine
@@ -27,7 +28,6 @@ from tidemill_engine.runner.load import load_runner
 
 CONCURRENCY = 64
 _ROUNDS = 3
-_VOCAB_SIZE = 49152
 _PORT = 18090
 
 
@@ -72,11 +72,11 @@ async def _rounds(engine: EngineCore, server: Server, num_requests: int) -> Http
     alone: list[float] = []
     served: list[float] = []
     endpoint = Endpoint(base_url=f"{server.root_url}/v1", model="smollm2-135m")
-    await run_load(endpoint, plan_requests("uniform", 8, _VOCAB_SIZE, 999), 8)
+    await run_load(endpoint, plan_requests("uniform", 8, VOCAB_SIZE, 999), 8)
     before = server.cpu_seconds()
     client_seconds = 0.0
     for number in range(_ROUNDS):
-        requests = plan_requests("uniform", num_requests, _VOCAB_SIZE, number)
+        requests = plan_requests("uniform", num_requests, VOCAB_SIZE, number)
         server.pause()
         alone.append(_run_in_process(engine, requests))
         server.resume()

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from tidemill_bench.race.contender import Precision
+from tidemill_bench.smollm2 import VOCAB_SIZE
 from tidemill_bench.step.native_floor import NativeFloor
 from tidemill_bench.step.roofline import CHUNK_TOKENS, MachineFloor
 from tidemill_kernels.linear import PackedLinear, can_pack
@@ -23,7 +24,7 @@ ROWS = (1, 4, 16, 64, 128, 512)
 _NUM_LAYERS = 30
 _LAYER_MATRICES = ((960, 576), (576, 576), (3072, 576), (576, 1536))
 """SmolLM2-135M: qkv, out, gate and up, down; (outputs, inputs)."""
-_HEAD = (49152, 576)
+_HEAD = (VOCAB_SIZE, 576)
 _MOST_HEAD_ROWS = 128
 _REPEATS = 4
 _BANDWIDTH_BYTES = 1 << 29

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tidemill_bench.race.contender import Precision
+from tidemill_bench.smollm2 import VOCAB_SIZE
 from tidemill_kernels.native.build import CompilerMissingError, find_library
 from tidemill_kernels.native.cpu import best_path
 from tidemill_kernels.native.engine import MATRIX_KINDS, WHOLE_MODEL, EngineShape, NativeEngine
@@ -29,7 +30,7 @@ SHAPE = EngineShape(
     num_heads=9,
     num_kv_heads=3,
     head_dim=64,
-    vocab_size=49152,
+    vocab_size=VOCAB_SIZE,
     max_positions=512,
     block_size=32,
     rms_norm_eps=1e-5,

@@ -15,9 +15,9 @@ import numpy as np
 
 from tidemill_bench.load.workload import SHAPES, plan_requests
 from tidemill_bench.race.contender import Workload, concurrency_of
+from tidemill_bench.smollm2 import VOCAB_SIZE
 
 CHUNK_TOKENS = 512
-_VOCAB_SIZE = 49152
 _SAMPLE_REQUESTS_PER_SLOT = 8
 _SEED = 1
 
@@ -127,7 +127,7 @@ def _best_rate(floor: MachineFloor, workload: Workload, seed: int, count: int | 
     shared = SHAPES[workload].shared_tokens
     requests = [
         Lengths(prompt=len(r.prompt_token_ids), output=r.output_tokens, cached=shared if r.index else 0)
-        for r in plan_requests(workload, count or _SAMPLE_REQUESTS_PER_SLOT * concurrency, _VOCAB_SIZE, seed)
+        for r in plan_requests(workload, count or _SAMPLE_REQUESTS_PER_SLOT * concurrency, VOCAB_SIZE, seed)
     ]
     tokens = sum(r.prompt if workload == "prefill" else r.output for r in requests)
     return tokens / least_seconds(floor, requests, concurrency)
