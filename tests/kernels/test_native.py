@@ -205,6 +205,21 @@ def test_int4_holds_exactly_what_groups_of_sixteen_values_hold(
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * root_mean_square(expected))
 
 
+@each_way
+@pytest.mark.parametrize("weights", ["bf16", "int8", "int4"])
+@pytest.mark.parametrize("count", [1, 3, 4, 5])
+def test_what_rows_give_does_not_depend_on_how_many_threads_prepare_them(
+    path: KernelPath, with_tiles: bool, weights: str, count: int
+) -> None:
+    shape = replace(SHAPE, weights=weights, head="bf16" if weights == "bf16" else "int8")
+    tokens = tokens_of(count)
+    alone, *others = (
+        Rig(shape, path, with_tiles=with_tiles, threads=threads).step((0, 0, tokens)) for threads in (1, 2, 5)
+    )
+    for other in others:
+        np.testing.assert_array_equal(other, alone)
+
+
 def test_weights_of_another_size_or_type_are_refused(path: KernelPath) -> None:
     engine = NativeEngine(load_library(find_library(path)), SHAPE, 1)
     with pytest.raises(ValueError, match="QKV of layer 0"):

@@ -73,13 +73,31 @@ class Engine {
       TileScope tiles;
 #endif
       const bf16* wide = part == kDown ? gated_.data() : part == kOut ? attended_.data() : normed_.data();
-      product(thread, kind, *matrix, wide, rows, [](int64_t, int64_t, int64_t, const float*) {});
+      product(thread, kind, *matrix, wide, rows, nullptr, [](int64_t, int64_t, int64_t, const float*) {});
     });
   }
 
  private:
+  // Of so few rows each thread prepares what it multiplies by itself: that takes less than waiting for one another.
+  static constexpr int64_t kFewRows = 4;
+  static constexpr int64_t kFewRowsPadded = 32;
+
+  // A linear layer's operand as whole numbers, see Activations.
+  struct Narrow {
+    Buffer<uint8_t> numbers;
+    Buffer<float> scales, group_sums;
+
+    void reserve(int64_t count) {
+      numbers.reserve(count);
+      scales.reserve(count / kGroup);
+      group_sums.reserve(count / kGroup);
+    }
+  };
+
   struct Thread {
     GemmScratch gemm;
+    Buffer<bf16> normed;  // of a few rows
+    Narrow narrow;
     AttentionScratch attention;
     Buffer<float> best;
     Buffer<int32_t> best_id;
@@ -102,8 +120,7 @@ class Engine {
   std::vector<int32_t> sequence_of_;  // [num_tokens]
   Buffer<float> hidden_, qkv_;
   Buffer<bf16> normed_, attended_, gated_;
-  Buffer<uint8_t> narrow_;
-  Buffer<float> narrow_scales_, group_sums_;
+  Narrow narrow_;
   int64_t rows_ = 0;
 
   int64_t qkv_stride() const { return round_up(model.qkv_size(), kPanel); }
@@ -124,8 +141,10 @@ class Engine {
     attended_.reserve(rows * attended_stride());
     gated_.reserve(rows * gated_stride());
     narrow_.reserve(rows * widest);
-    narrow_scales_.reserve(rows * widest / kGroup);
-    group_sums_.reserve(rows * widest / kGroup);
+    for (Thread& thread : threads_) {
+      thread.normed.reserve(kFewRowsPadded * model.hidden_stride());
+      thread.narrow.reserve(kFewRowsPadded * widest);
+    }
     rows_ = rows;
   }
 
@@ -155,40 +174,53 @@ class Engine {
     });
   }
 
-  void normalise(const float* weight, int64_t count, const int32_t* tokens = nullptr) {
-    int64_t stride = model.hidden_stride();
-    pool.each(count, grain(count), [&](int64_t i) {
-      int64_t token = tokens == nullptr ? i : tokens[i];
-      rms_norm(hidden_.data() + token * stride, weight, model.config.hidden_size, model.config.eps, normed_.data() + i * stride);
-    });
+  void normalise_row(const float* weight, int64_t token, bf16* to) const {
+    rms_norm(hidden_.data() + token * model.hidden_stride(), weight, model.config.hidden_size, model.config.eps, to);
   }
 
-  // A linear layer: turn the rows into whole numbers where the matrix wants them, then multiply.
+  // Normalise every token and return where the rows lie.
+  const bf16* normalise(int thread, const float* weight, int64_t count) {
+    int64_t stride = model.hidden_stride();
+    if (count > kFewRows) {
+      pool.each(count, grain(count), [&](int64_t i) { normalise_row(weight, i, normed_.data() + i * stride); });
+      return normed_.data();
+    }
+    bf16* own = threads_[thread].normed.data();
+    for (int64_t i = 0; i < count; i++) normalise_row(weight, i, own + i * stride);
+    return own;
+  }
+
+  // Turn a row into whole numbers as a matrix wants them.
+  static void narrow(const Matrix& matrix, const bf16* from, int64_t row, const Narrow& to) {
+    int64_t stride = matrix.shape.padded_inputs(), groups = stride / kGroup;
+    uint8_t* numbers = to.numbers.data() + row * stride;
+    if (matrix.format == Format::kInt4)
+      narrow_groups(from + row * stride, stride, numbers, to.scales.data() + row * groups, to.group_sums.data() + row * groups);
+    else to.scales.data()[row] = narrow_row(from + row * stride, stride, 128, numbers);
+  }
+
+  // A linear layer: turn the rows into whole numbers where the matrix wants them, then multiply; `following` comes next.
   template <typename Take>
-  void product(int thread, int kind, const Matrix& matrix, const bf16* wide, int64_t rows, Take&& take) {
+  void product(int thread, int kind, const Matrix& matrix, const bf16* wide, int64_t rows, const Matrix* following, Take&& take) {
     Activations in{wide, nullptr, nullptr, nullptr, rows};
     Way way = ways.of(kind, rows);
     if ((matrix.format == Format::kInt8 || matrix.format == Format::kInt4) && !is_widened(matrix, rows, way)) {
-      int64_t stride = matrix.shape.padded_inputs(), groups = stride / kGroup;
-      bool is_int4 = matrix.format == Format::kInt4;
-      uint8_t* narrow = narrow_.data();
-      float *scales = narrow_scales_.data(), *sums = group_sums_.data();
-      pool.each(rows, grain(rows), [&](int64_t row) {
-        const bf16* from = wide + row * stride;
-        if (is_int4) narrow_groups(from, stride, narrow + row * stride, scales + row * groups, sums + row * groups);
-        else scales[row] = narrow_row(from, stride, 128, narrow + row * stride);
-      });
-      in = {wide, narrow, scales, sums, rows};
+      bool is_few = rows <= kFewRows;
+      const Narrow& to = is_few ? threads_[thread].narrow : narrow_;
+      if (is_few) for (int64_t row = 0; row < rows; row++) narrow(matrix, wide, row, to);
+      else pool.each(rows, grain(rows), [&](int64_t row) { narrow(matrix, wide, row, to); });
+      in = {wide, to.numbers.data(), to.scales.data(), to.group_sums.data(), rows};
     }
-    gemm(pool, threads_[thread].gemm, in, matrix, way, take);
+    gemm(pool, threads_[thread].gemm, in, matrix, following, way, take);
   }
 
   void run_layer(const Step& step, const Sequences& batch, int32_t index, int thread, Clock& clock) {
     const Layer& layer = model.layers[index];
+    const Matrix* next_qkv = index + 1 < model.config.num_layers ? &model.layers[index + 1].qkv : nullptr;
     int64_t tokens = step.num_tokens;
-    normalise(layer.input_norm, tokens);
+    const bf16* normed = normalise(thread, layer.input_norm, tokens);
     clock.end(kNormSection);
-    product(thread, 0, layer.qkv, normed_.data(), tokens, [&](int64_t panel, int64_t first, int64_t rows, const float* sums) {
+    product(thread, 0, layer.qkv, normed, tokens, &layer.out, [&](int64_t panel, int64_t first, int64_t rows, const float* sums) {
       for (int64_t r = 0; r < rows; r++)
         std::memcpy(qkv_.data() + (first + r) * qkv_stride() + panel * kPanel, sums + r * kPanel, kPanel * sizeof(float));
     });
@@ -201,16 +233,16 @@ class Engine {
       for (int64_t r = 0; r < rows; r++)
         add_panel_row(sums + r * kPanel, hidden_.data() + (first + r) * model.hidden_stride() + panel * kPanel);
     };
-    product(thread, 1, layer.out, attended_.data(), tokens, add_to_hidden);
+    product(thread, 1, layer.out, attended_.data(), tokens, &layer.gate_up, add_to_hidden);
     clock.end(kOutSection);
-    normalise(layer.mlp_norm, tokens);
+    normed = normalise(thread, layer.mlp_norm, tokens);
     clock.end(kNormSection);
-    product(thread, 2, layer.gate_up, normed_.data(), tokens, [&](int64_t panel, int64_t first, int64_t rows, const float* sums) {
+    product(thread, 2, layer.gate_up, normed, tokens, &layer.down, [&](int64_t panel, int64_t first, int64_t rows, const float* sums) {
       for (int64_t r = 0; r < rows; r++)
         gate_panel_row(sums + r * kPanel, gated_.data() + (first + r) * gated_stride() + panel * (kPanel / 2));
     });
     clock.end(kGateUpSection);
-    product(thread, 3, layer.down, gated_.data(), tokens, add_to_hidden);
+    product(thread, 3, layer.down, gated_.data(), tokens, next_qkv, add_to_hidden);
     clock.end(kDownSection);
   }
 
@@ -242,12 +274,14 @@ class Engine {
 
   void compute_logits(const Step& step, int thread, Clock& clock) {
     if (step.num_logits == 0) return;
-    normalise(model.final_norm, step.num_logits, step.logit_tokens);
+    pool.each(step.num_logits, grain(step.num_logits), [&](int64_t i) {
+      normalise_row(model.final_norm, step.logit_tokens[i], normed_.data() + i * model.hidden_stride());
+    });
     clock.end(kNormSection);
     float* best = threads_[thread].best.data();
     int32_t* best_id = threads_[thread].best_id.data();
     int64_t vocab = model.config.vocab_size;
-    product(thread, 4, model.head, normed_.data(), step.num_logits, [&](int64_t panel, int64_t first, int64_t rows, const float* sums) {
+    product(thread, 4, model.head, normed_.data(), step.num_logits, nullptr, [&](int64_t panel, int64_t first, int64_t rows, const float* sums) {
       int64_t columns = std::min<int64_t>(kPanel, vocab - panel * kPanel);
       for (int64_t r = 0; r < rows; r++) {
         const float* row = sums + r * kPanel;

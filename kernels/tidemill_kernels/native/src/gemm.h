@@ -157,9 +157,20 @@ inline Prefetch spread(const uint8_t* panel, int64_t blocks) {
   return {panel, std::max<int64_t>(1, (kStepBytes / 64 + blocks - 1) / blocks)};
 }
 
+// Return what a thread reads after a panel: the next one, or after the last of its own (see pool.h) its first of the matrix
+// that follows, if one is known; null if there is none.
+inline const uint8_t* next_panel(const Matrix& matrix, const Matrix* following, int64_t panel, int64_t threads) {
+  int64_t panels = matrix.shape.panels(), owner = ((panel + 1) * threads + panels - 1) / panels - 1;
+  bool is_last = panels * (owner + 1) / threads == panel + 1;
+  if (!is_last) return matrix.panel(panel + 1);
+  return following == nullptr ? nullptr : following->panel(following->shape.panels() * owner / threads);
+}
+
 // Within a run of the pool: compute all outputs and call take(panel, first_row, rows, sums[rows][32]) for each part.
+// `following` is the matrix that will be multiplied next, or null.
 template <typename Take>
-inline void gemm(Pool& pool, GemmScratch& scratch, const Activations& in, const Matrix& matrix, Way way, Take&& take) {
+inline void gemm(Pool& pool, GemmScratch& scratch, const Activations& in, const Matrix& matrix,
+                 const Matrix* following, Way way, Take&& take) {
   int64_t panels = matrix.shape.panels(), inputs = matrix.shape.padded_inputs();
   // Of many rows each thread takes some with all panels, so that what it writes stays in its cache; else panels are shared.
   int64_t chunks = std::max((in.rows + kRowChunk - 1) / kRowChunk, std::min<int64_t>(pool.size(), in.rows / kLeastChunk));
@@ -171,6 +182,7 @@ inline void gemm(Pool& pool, GemmScratch& scratch, const Activations& in, const 
     int64_t first = in.rows * chunk / chunks / 16 * 16, last = in.rows * (chunk + 1) / chunks / 16 * 16;
     if (chunk == chunks - 1) last = in.rows;
     const uint8_t* next = panel + 1 < panels ? matrix.panel(panel + 1) : nullptr;
+    if (chunks == 1) next = next_panel(matrix, following, panel, pool.size());
     const uint8_t* values = matrix.panel(panel);
     if (is_wide) {
       widen_panel(matrix, panel, widened, next);
