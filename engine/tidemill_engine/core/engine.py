@@ -82,6 +82,11 @@ class EngineCore:
         """End a request; None if it has ended already."""
         return self.scheduler.abort(request_id)
 
+    def crowd_seconds(self) -> float:
+        """Return what the step is predicted to take that may wait for more requests; 0 where none may."""
+        step, model = self.scheduler.crowd(), self.step_model
+        return 0.0 if step is None or model is None or not model.is_fitted else model.predict(step)
+
     def schedule(self) -> SchedulerOutput | None:
         """Choose the next step; None if there is nothing to compute."""
         return self.scheduler.schedule(self._clock())

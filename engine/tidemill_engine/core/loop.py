@@ -20,6 +20,7 @@ from tidemill_engine.messages import (
     RequestOutput,
     Shutdown,
 )
+from tidemill_engine.scheduler.crowd import straggler_seconds
 
 if TYPE_CHECKING:
     from tidemill_engine.core.engine import EngineCore
@@ -69,14 +70,37 @@ class CoreLoop:
             frames = self._connection.receive(timeout)
             if not has_work and not frames:
                 self._check_books()
-            for frame in frames:
-                for message in frame.messages:
-                    if isinstance(message, Shutdown):
-                        logger.info("told to shut down")
-                        return False
-                    self._take(message)
-            if has_work or self._engine.has_work() or self._outbox:
+            if not self._take_all(frames):
+                return False
+            if has_work:
                 return True
+            if self._engine.has_work() or self._outbox:
+                return self._take_stragglers()
+
+    def _take_stragglers(self) -> bool:
+        """Take in the rest of a crowd that comes while nobody is served, as long as its first step may wait.
+
+        False at the end.
+        """
+        began = self._clock()
+        while True:
+            waited = self._clock() - began
+            seconds = straggler_seconds(self._engine.crowd_seconds(), waited)
+            frames = self._connection.receive(seconds) if seconds > 0.0 else []
+            if not frames:
+                return True
+            if not self._take_all(frames):
+                return False
+
+    def _take_all(self, frames: list[ApiFrame]) -> bool:
+        """Start and end what the messages ask for; False if they ask for the end."""
+        for frame in frames:
+            for message in frame.messages:
+                if isinstance(message, Shutdown):
+                    logger.info("told to shut down")
+                    return False
+                self._take(message)
+        return True
 
     def _take(self, message: EngineRequest | AbortRequest) -> None:
         """Start or end one request."""

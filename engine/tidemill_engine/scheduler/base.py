@@ -15,6 +15,7 @@ from tidemill_engine.messages import StepTokens
 
 if TYPE_CHECKING:
     from tidemill_engine.messages import CoreMessage, EngineRequest, RequestOutput
+    from tidemill_engine.scheduler.step_model import StepFeatures
     from tidemill_engine.step import IntArray, LongArray, SchedulerOutput, StepResult
 
 
@@ -120,6 +121,12 @@ class Scheduler(Protocol):
 
     def wait_seconds(self, now: float) -> float:
         """Return how long waiting requests are held back on purpose, for company; 0 if they are not."""
+
+    def crowd(self) -> StepFeatures | None:
+        """Return the step that begins those who have come while nobody ran, if it may wait for more.
+
+        One request alone waits for nobody, and neither does a step that is full.
+        """
 
     def take_inter_token_seconds(self) -> list[float]:
         """Return and forget the intervals between output tokens since the last call."""

@@ -28,6 +28,10 @@ class Composer:
         """Return how many tokens of prompts the step may still take."""
         return plan.num_chunk_tokens if self.is_chunked else plan.token_budget
 
+    def chunk_of(self, num_tokens: int) -> int:
+        """Return how much of so many tokens of one prompt a step takes at most."""
+        return num_tokens if self._max_chunk_tokens is None else min(num_tokens, self._max_chunk_tokens)
+
     def add(self, plan: StepPlan, rows: IntArray, counts: IntArray, missing: IntArray | None = None) -> None:
         """Add rows to the step with the blocks that their tokens need, which must be free."""
         if len(rows) == 0:
@@ -43,8 +47,9 @@ class Composer:
         """Add as much of a row's prompt as budget and free blocks allow, maybe nothing."""
         computed = int(self._rows.num_computed_tokens[row])
         wanted = int(self._rows.num_tokens[row]) - computed
-        most = wanted if self._max_chunk_tokens is None else min(wanted, self._max_chunk_tokens)
-        count = min(most, self.num_prompt_tokens_left(plan), self._kv.room_for(row) - computed)
+        count = min(
+            self.chunk_of(wanted), self.num_prompt_tokens_left(plan), self._kv.room_for(row) - computed
+        )
         if count <= 0 or (count < wanted and not self.is_chunked):
             return
         self.add(plan, int_array([row]), int_array([count]))

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tidemill_engine.scheduler.admission import AdmissionGate
+from tidemill_engine.scheduler.crowd import Crowd
 from tidemill_engine.scheduler.intake import Intake
 from tidemill_engine.scheduler.lifecycle import RequestLifecycle
 from tidemill_engine.scheduler.parts import Parts
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from tidemill_engine.request import Request, RequestLimits
     from tidemill_engine.scheduler.base import SchedulerStats
     from tidemill_engine.scheduler.seams import Seams
+    from tidemill_engine.scheduler.step_model import StepFeatures
     from tidemill_engine.step import SchedulerOutput
 
 
@@ -59,13 +61,21 @@ class ContinuousScheduler(RequestLifecycle):
         self._running = RunningWork(parts, self._chunks, self._preempt)
         self._token_budget = config.step_tokens(limits.max_sequence_tokens)
         self._max_compacted_blocks = 0
+        self._crowd = Crowd(max_tokens=self._token_budget, max_requests=config.max_num_seqs)
 
     def add(self, message: EngineRequest, seed: int) -> RequestOutput | None:
         """Take a request in; the output, if any, refuses it."""
         refused = super().add(message, seed)
         if refused is None:
-            self._sharing.name(self._requests[message.request_id])
+            request = self._requests[message.request_id]
+            self._sharing.name(request)
+            if self._rows.num_running == 0 and request.sibling == 0:
+                self._crowd.add(*self._intake.first_chunk(request))
         return refused
+
+    def crowd(self) -> StepFeatures | None:
+        """Return the step that begins those who have come while nobody ran, if it may wait for more."""
+        return self._crowd.step if self._rows.num_running == 0 else None
 
     def compact(self, max_blocks: int) -> None:
         """Let the next step move up to so many blocks, so that rows' blocks become neighbours."""
@@ -74,6 +84,7 @@ class ContinuousScheduler(RequestLifecycle):
     def schedule(self, now: float) -> SchedulerOutput | None:
         """Choose the next step's tokens; None if there is nothing to compute now."""
         budget = self._token_budget
+        self._crowd.clear()
         plan = StepPlan(step_id=self._step_id, now=now, token_budget=budget, prefill_budget=budget)
         self._preemptor.hand_over(plan)
         if self._is_preempting_lower_classes:

@@ -107,6 +107,11 @@ class Intake:
                 return victims[:count]
         return []
 
+    def first_chunk(self, request: Request) -> tuple[int, int]:
+        """Return how many tokens a waiting request would begin with, and behind how many cached ones."""
+        computed = len(self._parts.sharing.find(request).found) * self._kv.block_size
+        return self._parts.composer.chunk_of(request.num_tokens - computed), computed
+
     def num_committed_blocks(self) -> int:
         """Return the blocks that are held or that running prompts still need."""
         rows = self._rows.prefilling()

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tidemill_engine.kv import KVCacheManager
     from tidemill_engine.messages import EngineRequest
     from tidemill_engine.scheduler.plan import StepPlan
+    from tidemill_engine.scheduler.step_model import StepFeatures
 
 logger = logging.getLogger(__name__)
 
@@ -157,6 +158,10 @@ class RequestLifecycle(ABC):
     def wait_seconds(self, _now: float) -> float:
         """Return that nobody is held back on purpose."""
         return 0.0
+
+    def crowd(self) -> StepFeatures | None:
+        """Return that no step should wait for others."""
+        return None
 
     def take_inter_token_seconds(self) -> list[float]:
         """Return and forget the intervals between output tokens since the last call."""

@@ -1,0 +1,51 @@
+"""Those who have come while nobody runs: what their first step contains, and how long it waits for the rest.
+
+Knows the prompts that such a step would begin with and its predicted time. Does not know messages or clocks.
+
+A crowd's requests are sent together and yet arrive one by one. A step that begins with the first half of them
+gives that half its first tokens and then holds it up for as long as the other half's prompts take.
+"""
+
+from __future__ import annotations
+
+from tidemill_engine.scheduler.step_model import StepFeatures
+
+MAX_WAIT_SHARE = 0.1
+"""A step waits at most so much of the time that it is predicted to take."""
+MAX_SILENCE_SECONDS = 0.005
+"""Nobody coming for so long means that all are there."""
+
+_EMPTY = StepFeatures(0, 0.0, 0.0, 0)
+
+
+class Crowd:
+    """Grows by each request that comes while nobody runs, until the next step is chosen."""
+
+    def __init__(self, *, max_tokens: int, max_requests: int) -> None:
+        self._max_tokens = max_tokens
+        self._max_requests = max_requests
+        self._step = _EMPTY
+
+    def add(self, num_tokens: int, start: int) -> None:
+        """Count a request that begins with so many tokens of its prompt, behind those that are cached."""
+        self._step = self._step.with_chunk(num_tokens, start)
+
+    def clear(self) -> None:
+        """Begin anew: a step is chosen."""
+        self._step = _EMPTY
+
+    @property
+    def step(self) -> StepFeatures | None:
+        """Return what the first step contains; None where one is alone or the step has no room for more."""
+        num_requests = self._step.num_logit_rows
+        is_full = self._step.num_tokens >= self._max_tokens or num_requests >= self._max_requests
+        return None if num_requests < 2 or is_full else self._step
+
+
+def straggler_seconds(step_seconds: float, waited_seconds: float) -> float:
+    """Return how long a step of so many seconds waits for the next request, having waited so long.
+
+    It is the silence after which nobody more is expected, or what is left of the step's share where that is
+    less; not positive where the step should begin.
+    """
+    return min(MAX_SILENCE_SECONDS, MAX_WAIT_SHARE * step_seconds - waited_seconds)
