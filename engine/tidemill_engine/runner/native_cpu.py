@@ -18,6 +18,7 @@ from tidemill_engine.model_uri import find_model_path
 from tidemill_engine.models.native import held_formats, load_weights, shape_of
 from tidemill_engine.models.weights import open_weights
 from tidemill_engine.runner import machine
+from tidemill_engine.runner.backing import CacheBacking
 from tidemill_engine.runner.base import RunnerInfo
 from tidemill_engine.runner.cpu import BlockCopies, Computed, CpuRunner
 from tidemill_engine.runner.memory import (
@@ -45,11 +46,13 @@ if TYPE_CHECKING:
     from tidemill_engine.models.weights import StoredWeights
     from tidemill_engine.runner.base import ReportProgress
     from tidemill_engine.runner.sampler import Floats, RowSampling
-    from tidemill_engine.step import IntArray
+    from tidemill_engine.step import IntArray, SchedulerOutput
 
 logger = logging.getLogger(__name__)
 
 _HUGE_PAGES_FROM_BYTES = 8 << 20
+_STEPS_AHEAD = 2
+"""Memory is backed ahead of its use for what so many of the widest steps can write."""
 
 
 def find_kernels(config: CoreConfig) -> Path | None:
@@ -108,7 +111,10 @@ def load_native_runner(
         eos_token_ids=source.config.eos_token_ids,
         num_swap_blocks=config.cache.swap_bytes // bytes_per_block,
     )
-    return NativeRunner(engine, info, num_rows=config.scheduler.max_num_seqs)
+    step_blocks = -(-config.scheduler.max_num_batched_tokens // config.cache.block_size)
+    return NativeRunner(
+        engine, info, num_rows=config.scheduler.max_num_seqs, ahead_blocks=_STEPS_AHEAD * step_blocks
+    )
 
 
 def load_engine(
@@ -157,16 +163,13 @@ class NativeCache:
         shape = (num_blocks, block_elements)
         self._keys = [_lazy_zeros(shape) for _ in range(num_layers)]
         self._values = [_lazy_zeros(shape) for _ in range(num_layers)]
+        self.arrays = [*self._keys, *self._values]
         self.key_addresses = _addresses(self._keys)
         self.value_addresses = _addresses(self._values)
 
     def take_from(self, other: NativeCache, sources: IntArray, targets: IntArray) -> None:
         """Copy whole blocks of all layers from another cache, or from this one."""
-        for mine, theirs in zip(
-            (*self._keys, *self._values),
-            (*other._keys, *other._values),
-            strict=True,
-        ):
+        for mine, theirs in zip(self.arrays, other.arrays, strict=True):
             mine[targets] = theirs[sources]
 
 
@@ -189,11 +192,12 @@ def _addresses(arrays: list[npt.NDArray[np.uint16]]) -> npt.NDArray[np.uint64]:
 class NativeRunner(CpuRunner):
     """Computes each step with one call."""
 
-    def __init__(self, engine: NativeEngine, info: RunnerInfo, *, num_rows: int) -> None:
+    def __init__(self, engine: NativeEngine, info: RunnerInfo, *, num_rows: int, ahead_blocks: int) -> None:
         self.engine = engine
         self.draw_all = self._draw_all
         blocks = (engine.shape.num_layers, info.num_blocks + 1, engine.block_elements)
         self._cache = NativeCache(*blocks)
+        self._backing = CacheBacking(self._cache.arrays, ahead_blocks=ahead_blocks)
         self._swap = NativeCache(engine.shape.num_layers, info.num_swap_blocks, engine.block_elements)
         copies = BlockCopies(
             swap_out=_copier(self._cache, self._swap),
@@ -201,6 +205,11 @@ class NativeRunner(CpuRunner):
             within=_copier(self._cache, self._cache),
         )
         super().__init__(info, copies, num_rows=num_rows)
+
+    def launch(self, output: SchedulerOutput) -> None:
+        """Do a step's copies and compute it up to its logits; then memory is backed for later ones."""
+        super().launch(output)
+        self._backing.note(output.block_appends.block_ids)
 
     def _compute(self, batch: Batch, *, wants_logits: bool) -> Computed:
         """Compute a step up to its logits."""
