@@ -210,8 +210,11 @@ class Rig:
         self.block_table[row, :num_blocks] = self.block_table[other, :num_blocks]
         self._used[row] = num_blocks
 
-    def step(self, *new: tuple[int, int, list[int]]) -> Array:
-        """Compute (row, start, tokens) of each sequence: logits of all tokens, `[num_tokens, vocab_size]`."""
+    def step(self, *new: tuple[int, int, list[int]], wanted: Sequence[int] | None = None) -> Array:
+        """Compute (row, start, tokens) of each sequence: logits of all tokens, `[num_tokens, vocab_size]`.
+
+        With `wanted`, rising places among all tokens, the logits of these only.
+        """
         for row, start, tokens in new:
             while self._used[row] * self.shape.block_size < start + len(tokens):
                 self.block_table[row, self._used[row]] = self._free.pop()
@@ -224,7 +227,7 @@ class Rig:
             lengths=np.array([s + len(t) for _, s, t in new], dtype=np.int32),
             row_index=np.array([row for row, _, _ in new], dtype=np.int32),
             block_table=self.block_table,
-            logit_tokens=np.arange(sum(counts), dtype=np.int32),
+            logit_tokens=np.array(range(sum(counts)) if wanted is None else wanted, dtype=np.int32),
         )
         addresses = [
             np.array([layer.ctypes.data for layer in cache], dtype=np.uint64)

@@ -67,6 +67,21 @@ def test_any_number_of_rows_is_the_reference(path: KernelPath, with_tiles: bool,
     rig.check(tokens, rig.step((0, 0, tokens)))
 
 
+@each_way
+@pytest.mark.parametrize("weights", ["bf16", "int8"])
+def test_tokens_without_logits_serve_those_that_have_some(
+    path: KernelPath, with_tiles: bool, weights: str
+) -> None:
+    shape = replace(SHAPE, weights=weights, head=weights)
+    rig, whole = (Rig(shape, path, with_tiles=with_tiles) for _ in range(2))
+    first, second = tokens_of(83), tokens_of(41, seed=1)
+    assert len(rig.step((3, 0, first[:50]), wanted=[])) == 0
+    some = rig.step((3, 50, first[50:]), (7, 0, second), wanted=[0, 7, 32, 33, 73])
+    whole.step((3, 0, first[:50]))
+    every = whole.step((3, 50, first[50:]), (7, 0, second))[[0, 7, 32, 33, 73]]
+    np.testing.assert_allclose(some, every, atol=0.02 * root_mean_square(every))
+
+
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_a_long_context_of_one_sequence_is_split_and_put_together(path: KernelPath, threads: int) -> None:
     rig = Rig(SHAPE, path, threads=threads)

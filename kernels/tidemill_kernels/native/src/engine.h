@@ -21,7 +21,7 @@ struct Step {
   int64_t block_stride;
   bf16* const* keys;    // one per layer
   bf16* const* values;
-  const int32_t* logit_tokens;  // [num_logits]
+  const int32_t* logit_tokens;  // [num_logits], rising
   float* logits;                // [num_logits][logit_stride], or null where only the best are wanted
   int64_t logit_stride;
   int32_t* best;      // [num_logits]: the largest logit
@@ -227,8 +227,14 @@ class Engine {
     clock.end(kQkvSection);
     pool.each(tokens, grain(tokens), [&](int64_t t) { place_token(step, batch, layer, index, t); });
     clock.end(kRopeSection);
+    bool is_last = index == model.config.num_layers - 1;
+    if (is_last && step.num_logits == 0) return;
     attention_.run(pool, threads_[thread].attention, batch, operands_of(step, index));
     clock.end(kAttentionSection);
+    if (is_last) {
+      keep_wanted(step);
+      tokens = step.num_logits;
+    }
     auto add_to_hidden = [&](int64_t panel, int64_t first, int64_t rows, const float* sums) {
       for (int64_t r = 0; r < rows; r++)
         add_panel_row(sums + r * kPanel, hidden_.data() + (first + r) * model.hidden_stride() + panel * kPanel);
@@ -244,6 +250,20 @@ class Engine {
     clock.end(kGateUpSection);
     product(thread, 3, layer.down, gated_.data(), tokens, next_qkv, add_to_hidden);
     clock.end(kDownSection);
+  }
+
+  // What the last layer does behind its attention concerns only the tokens whose logits are wanted: move these to the front.
+  void keep_wanted(const Step& step) {
+    if (step.num_logits == step.num_tokens) return;
+    int64_t stride = model.hidden_stride();
+    pool.each(1, 1, [&](int64_t) {
+      for (int64_t i = 0; i < step.num_logits; i++) {
+        int64_t token = step.logit_tokens[i];
+        std::memmove(hidden_.data() + i * stride, hidden_.data() + token * stride, stride * sizeof(float));
+        std::memmove(attended_.data() + i * attended_stride(), attended_.data() + token * attended_stride(),
+                     attended_stride() * sizeof(bf16));
+      }
+    });
   }
 
   // Finish a token's queries and keys (bias, head norms, rotation) and put its keys and values into the cache.
@@ -275,7 +295,7 @@ class Engine {
   void compute_logits(const Step& step, int thread, Clock& clock) {
     if (step.num_logits == 0) return;
     pool.each(step.num_logits, grain(step.num_logits), [&](int64_t i) {
-      normalise_row(model.final_norm, step.logit_tokens[i], normed_.data() + i * model.hidden_stride());
+      normalise_row(model.final_norm, i, normed_.data() + i * model.hidden_stride());
     });
     clock.end(kNormSection);
     float* best = threads_[thread].best.data();
