@@ -137,7 +137,16 @@ def crowd(*arrivals: tuple[int, int], prompt_len: int = 100) -> list[tuple[float
     ("sentence", "due", "expected"),
     [
         ("one alone begins at once", crowd((0, 1), (3, 1)), (0.0, 1)),
-        ("a crowd begins after 5 ms in which nobody came", crowd((0, 2), (4, 1), (8, 1), (14, 1)), (13.0, 4)),
+        (
+            "a crowd begins after 5 ms in which nobody came",
+            crowd((0, 2), (4, 1), (8, 1), (14, 1), prompt_len=50),
+            (13.0, 4),
+        ),
+        (
+            "or a fiftieth of its step where that is more",
+            crowd((0, 2), (15, 1), (36, 1), (77, 1), prompt_len=500),
+            (76.0, 4),
+        ),
         (
             "or when a tenth of its step has passed",
             crowd((0, 2), (3, 1), (6, 1), (9, 1), prompt_len=20),
