@@ -85,6 +85,27 @@ def test_reads_another_engines_metrics_by_the_known_names() -> None:
     assert figures.max_num_seqs is None
 
 
+def test_reads_sglang_by_its_names() -> None:
+    text = """
+sglang:num_running_reqs{model_name="m",tp_rank="0"} 3
+sglang:num_queue_reqs{model_name="m",tp_rank="0"} 2
+sglang:token_usage{model_name="m",tp_rank="0"} 0.25
+sglang:max_total_num_tokens{model_name="m"} 3200
+sglang:prompt_tokens_total{model_name="m"} 900
+sglang:cached_tokens_total{model_name="m",cache_source="device"} 100
+sglang:generation_tokens_total{model_name="m"} 300
+sglang:num_requests_total{model_name="m"} 7
+sglang:time_to_first_token_seconds_bucket{le="0.1"} 2
+sglang:time_to_first_token_seconds_bucket{le="+Inf"} 6
+"""
+    theirs, ours = engine_from_metrics(text, 50.0), engine_from_metrics(METRICS, 50.0)
+    assert (theirs.kv_use, theirs.capacity_tokens) == (ours.kv_use, ours.capacity_tokens)
+    for name in ("num_running", "num_waiting", "prefill_tokens_total", "cached_tokens_total"):
+        assert getattr(theirs, name) == getattr(ours, name)
+    assert (theirs.output_tokens_total, theirs.requests_total) == (300, 7)
+    assert theirs.time_to_first_token == ours.time_to_first_token
+
+
 @pytest.mark.parametrize(
     "name", ["vllm:num_requests_running", "vllm:num_requests_waiting", "cache_usage_perc"]
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
@@ -13,7 +13,13 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from scaling_builders import DEMAND, LOAD, METRICS
-from tidemill_operator.fleet.scraper import MAX_ANSWER_BYTES, EngineTarget, GatewayTarget, Scraper
+from tidemill_operator.fleet.scraper import (
+    MAX_ANSWER_BYTES,
+    METRICS_SECONDS,
+    EngineTarget,
+    GatewayTarget,
+    Scraper,
+)
 
 TARGET = EngineTarget(uid="uid-1", name="chat-0", ip="127.0.0.1", tokens=("secret",))
 
@@ -47,7 +53,9 @@ class FakeHost:
 
 
 @asynccontextmanager
-async def scraping(host: FakeHost, *, has_admin_port: bool = True) -> AsyncIterator[Scraper]:
+async def scraping(
+    host: FakeHost, *, has_admin_port: bool = True, now: Callable[[], float] = lambda: 50.0
+) -> AsyncIterator[Scraper]:
     app = web.Application()
     app.router.add_get("/{path:.*}", host.answer)
     server = TestServer(app)
@@ -59,7 +67,7 @@ async def scraping(host: FakeHost, *, has_admin_port: bool = True) -> AsyncItera
     closed_port = closed.port
     await closed.close()
     ports = (server.port if has_admin_port else closed_port, server.port, server.port)
-    scraper = Scraper(now=lambda: 50.0, ports=ports, timeout_seconds=0.3)
+    scraper = Scraper(now=now, ports=ports, timeout_seconds=0.3)
     try:
         yield scraper
     finally:
@@ -90,17 +98,40 @@ async def test_an_engine_that_does_not_know_the_new_token_yet_is_offered_the_one
 
 
 @pytest.mark.parametrize("has_admin_port", [True, False])
-async def test_an_engine_without_load_is_read_by_its_metrics_and_remembered(has_admin_port: bool) -> None:
-    host = FakeHost(load_status=404)
-    async with scraping(host, has_admin_port=has_admin_port) as scraper:
+async def test_an_engine_without_load_is_read_by_its_metrics_and_remembered_for_a_minute(
+    has_admin_port: bool,
+) -> None:
+    host, clock = FakeHost(load_status=404), [50.0]
+    async with scraping(host, has_admin_port=has_admin_port, now=lambda: clock[0]) as scraper:
         answers = [await scraper.engine(TARGET) for _ in range(3)]
         assert [answer.figures is not None for answer in answers] == [True, True, True]
         assert host.paths.count("/metrics") == 3
         assert host.paths.count("/load") == (1 if has_admin_port else 0)
         assert ("/metrics", "Bearer secret") not in host.asked
-        scraper.forget_engines([])
+        clock[0] += METRICS_SECONDS
         await scraper.engine(TARGET)
     assert host.paths.count("/load") == (2 if has_admin_port else 0)
+
+
+async def test_our_engine_that_had_no_load_while_it_started_is_read_by_it_later() -> None:
+    host, clock = FakeHost(load=json.dumps(LOAD), load_status=404), [50.0]
+    async with scraping(host, now=lambda: clock[0]) as scraper:
+        await scraper.engine(TARGET)
+        host.load_status = 200
+        clock[0] += METRICS_SECONDS
+        host.asked.clear()
+        for _ in range(3):
+            assert (await scraper.engine(TARGET)).figures is not None
+    assert host.paths == ["/load"] * 3
+
+
+async def test_engines_that_are_gone_are_forgotten() -> None:
+    host, clock = FakeHost(load_status=404), [50.0]
+    async with scraping(host, now=lambda: clock[0]) as scraper:
+        for number in range(50):
+            await scraper.engine(replace(TARGET, uid=f"uid-{number}"))
+            clock[0] += METRICS_SECONDS
+        assert len(scraper._speaks_metrics) <= 3
 
 
 @pytest.mark.parametrize("status", [401, 500, 302])

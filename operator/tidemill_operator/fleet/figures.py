@@ -1,6 +1,6 @@
 """What one answer of an engine or a gateway says, in the autoscaler's terms.
 
-Pure. Knows our `/load` and `/demand` documents and the metric names that vLLM and others export. An answer
+Pure. Knows our `/load` and `/demand` documents and the metric names that vLLM and SGLang export. An answer
 that lacks what every decision needs is missing, with the name of what it lacks: never zero. Refuses to know
 where an answer came from.
 """
@@ -15,21 +15,36 @@ from tidemill_operator.fleet.exposition import Exposition, parse
 
 Raw = Mapping[str, Any]
 
-RUNNING: Final = ("vllm:num_requests_running",)
-WAITING: Final = ("vllm:num_requests_waiting",)
-KV_USE: Final = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
+# vLLM's names, former ones after those of now, then SGLang's.
+RUNNING: Final = ("vllm:num_requests_running", "sglang:num_running_reqs")
+WAITING: Final = ("vllm:num_requests_waiting", "sglang:num_queue_reqs")
+KV_USE: Final = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "sglang:token_usage")
 CACHE_INFO: Final = "vllm:cache_config_info"
-PROMPT_TOKENS: Final = ("vllm:prompt_tokens_total", "vllm:prompt_tokens")
-OUTPUT_TOKENS: Final = ("vllm:generation_tokens_total", "vllm:generation_tokens")
-CACHED_TOKENS: Final = ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total")
-ENDED: Final = ("vllm:request_success_total", "vllm:request_success")
-TTFT: Final = ("vllm:time_to_first_token_seconds",)
-ITL: Final = ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds")
+CACHE_TOKENS: Final = "sglang:max_total_num_tokens"
+PROMPT_TOKENS: Final = ("vllm:prompt_tokens_total", "vllm:prompt_tokens", "sglang:prompt_tokens_total")
+OUTPUT_TOKENS: Final = (
+    "vllm:generation_tokens_total",
+    "vllm:generation_tokens",
+    "sglang:generation_tokens_total",
+)
+CACHED_TOKENS: Final = (
+    "vllm:prefix_cache_hits_total",
+    "vllm:gpu_prefix_cache_hits_total",
+    "sglang:cached_tokens_total",
+)
+ENDED: Final = ("vllm:request_success_total", "vllm:request_success", "sglang:num_requests_total")
+TTFT: Final = ("vllm:time_to_first_token_seconds", "sglang:time_to_first_token_seconds")
+ITL: Final = (
+    "vllm:inter_token_latency_seconds",
+    "vllm:time_per_output_token_seconds",
+    "sglang:inter_token_latency_seconds",
+    "sglang:time_per_output_token_seconds",
+)
 STARTED: Final = ("process_start_time_seconds",)
 WANTED: Final = frozenset(
     {
-        *RUNNING, *WAITING, *KV_USE, CACHE_INFO, *PROMPT_TOKENS, *OUTPUT_TOKENS, *CACHED_TOKENS, *ENDED,
-        *STARTED, *(f"{name}_bucket" for name in (*TTFT, *ITL)),
+        *RUNNING, *WAITING, *KV_USE, CACHE_INFO, CACHE_TOKENS, *PROMPT_TOKENS, *OUTPUT_TOKENS, *CACHED_TOKENS,
+        *ENDED, *STARTED, *(f"{name}_bucket" for name in (*TTFT, *ITL)),
     }
 )  # fmt: skip
 UNKNOWN_CAPACITY_BLOCKS: Final = 1_000_000
@@ -76,7 +91,7 @@ def engine_from_metrics(text: str, now: float) -> EngineFigures:
     running, waiting = _series(found, RUNNING), _series(found, WAITING)
     use = found.largest(*KV_USE)
     if use is None or not 0 <= use < math.inf:
-        raise MissingFiguresError(f"the engine's /metrics has no {KV_USE[0]}")
+        raise MissingFiguresError(f"the engine's /metrics has no {' or '.join(KV_USE)}")
     blocks, block_size = _cache_of(found)
     prompt, cached = found.total(*PROMPT_TOKENS), found.total(*CACHED_TOKENS)
     return EngineFigures(
@@ -183,7 +198,7 @@ def _step_times(raw: Any) -> StepTimes | None:
 def _series(found: Exposition, names: tuple[str, ...]) -> float:
     value = found.total(*names)
     if value is None or not 0 <= value < math.inf:
-        raise MissingFiguresError(f"the engine's /metrics has no {names[0]}")
+        raise MissingFiguresError(f"the engine's /metrics has no {' or '.join(names)}")
     return value
 
 
@@ -194,6 +209,9 @@ def _cache_of(found: Exposition) -> tuple[int, int]:
             blocks, size = sample.labels.get("num_gpu_blocks", ""), sample.labels.get("block_size", "")
             if blocks.isdigit() and size.isdigit() and int(blocks) > 0:
                 return int(blocks), int(size)
+    tokens = found.total(CACHE_TOKENS)
+    if tokens is not None and 1 <= tokens < math.inf:
+        return round(tokens), 1
     return UNKNOWN_CAPACITY_BLOCKS, 0
 
 

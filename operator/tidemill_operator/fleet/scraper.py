@@ -2,14 +2,14 @@
 
 Knows connections, addresses and which of its two documents an engine has. Refuses to know services and what
 figures are for: whoever asks gets, per target, figures or the reason why there are none. Nothing is kept but
-connections and the kind of each engine.
+connections and, for a minute, which engines have no `/load`.
 """
 
 import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -30,6 +30,8 @@ MAX_CONCURRENT: Final = 64
 TIMEOUT_SECONDS: Final = 2.0
 MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
 KEEP_ALIVE_SECONDS: Final = 75.0
+METRICS_SECONDS: Final = 60.0
+"""So long an engine without `/load` is asked for its `/metrics` alone; one that started may have it then."""
 SOURCE_LOAD: Final = "load"
 SOURCE_METRICS: Final = "metrics"
 SOURCE_DEMAND: Final = "demand"
@@ -100,17 +102,14 @@ class Scraper:
         self._timeout = aiohttp.ClientTimeout(total=timeout_seconds)
         self._slots = asyncio.Semaphore(MAX_CONCURRENT)
         self._session: aiohttp.ClientSession | None = None
-        self._speaks_metrics: set[str] = set()
+        self._speaks_metrics: dict[str, float] = {}
+        """Until when (by `now`) an engine, by its UID, is not asked for `/load` again."""
 
     async def close(self) -> None:
         """Close the connections."""
         if self._session is not None:
             await self._session.close()
             self._session = None
-
-    def forget_engines(self, kept: Iterable[str]) -> None:
-        """Keep what is known of the engines with these UIDs alone."""
-        self._speaks_metrics &= set(kept)
 
     async def engine(self, target: EngineTarget) -> EngineAnswer:
         """Ask one engine: by `/load`, or by `/metrics` where it has none."""
@@ -131,19 +130,26 @@ class Scraper:
 
     async def _figures(self, target: EngineTarget) -> EngineFigures:
         host = _host(target.ip)
+        if target.uid in self._speaks_metrics and self._now() < self._speaks_metrics[target.uid]:
+            return await self._from_metrics(host)
+        try:
+            return engine_from_load(await self._get_load(host, target.tokens), self._now())
+        except _NoSuchDocumentError as error:
+            no_load = error
+        try:
+            figures = await self._from_metrics(host)
+        except MissingFiguresError as error:
+            raise MissingFiguresError(f"{no_load}; {error}") from error
+        self._note_metrics(target)
+        return figures
+
+    def _note_metrics(self, target: EngineTarget) -> None:
+        """Remember that an engine has no `/load`, and forget those of which that is long ago."""
+        now = self._now()
         if target.uid not in self._speaks_metrics:
-            try:
-                return engine_from_load(await self._get_load(host, target.tokens), self._now())
-            except _NoSuchDocumentError as error:
-                no_load = error
-            try:
-                figures = await self._from_metrics(host)
-            except MissingFiguresError as error:
-                raise MissingFiguresError(f"{no_load}; {error}") from error
-            self._speaks_metrics.add(target.uid)
             logger.info("pod %s has no /load and is read by its /metrics", target.name)
-            return figures
-        return await self._from_metrics(host)
+        kept = {uid: until for uid, until in self._speaks_metrics.items() if now < until + METRICS_SECONDS}
+        self._speaks_metrics = {**kept, target.uid: now + METRICS_SECONDS}
 
     async def _get_load(self, host: str, tokens: tuple[str, ...]) -> bytes:
         url = f"http://{host}:{self._admin_port}/load"
