@@ -181,19 +181,19 @@ class Proxy:
                 # It answers faster than those that work, so the fewest in flight would always be here.
                 self._ledger.suspect(pod.uid)
             else:
-                self._ledger.trust(pod.uid)
                 self._selector.note_taken(call.service, call.ask, pod)
-            return await self._relay(upstream, record, reply)
+            return await self._relay(upstream, pod, record, reply)
 
     async def _relay(
-        self, upstream: aiohttp.ClientResponse, record: Record, reply: Reply
+        self, upstream: aiohttp.ClientResponse, pod: Pod, record: Record, reply: Reply
     ) -> web.StreamResponse:
         if reply.must_become_event(upstream):
             return await reply.end_with_event_of(upstream)
         try:
             chunk = await upstream.content.readany()
         except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
-            logger.warning("request %s: replica %s broke off: %r", record.request_id, record.replica, error)
+            self._ledger.suspect(pod.uid)
+            logger.warning("request %s: replica %s broke off: %r", record.request_id, pod.name, error)
             raise errors.bad_upstream("The replica broke off before it answered.") from error
         response = await reply.relay_head(upstream)
         meter = Meter(is_events=response.content_type == EVENT_STREAM)
@@ -206,14 +206,17 @@ class Proxy:
             try:
                 chunk = await upstream.content.readany()
             except (aiohttp.ClientError, OSError) as error:
+                self._ledger.suspect(pod.uid)
                 logger.warning(
                     "request %s: replica %s broke off in mid-response: %r",
                     record.request_id,
-                    record.replica,
+                    pod.name,
                     error,
                 )
                 await reply.cut(tell_client=at_event_end)
                 return response
+        if upstream.status not in FAULTY:
+            self._ledger.trust(pod.uid)
         record.settle_output(meter.num_tokens)
         await reply.write(response, None)
         return response

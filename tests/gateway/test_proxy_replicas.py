@@ -89,6 +89,32 @@ async def test_a_replica_that_fails_quickly_does_not_draw_all_requests() -> None
     assert codes.count(200) >= 7
 
 
+async def test_a_replica_that_breaks_off_in_mid_stream_is_avoided_for_a_while() -> None:
+    asked = 0
+
+    async def breaking(request: web.Request) -> web.StreamResponse:
+        nonlocal asked
+        asked += 1
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(b'data: {"choices": []}\n\n')
+        assert request.transport is not None
+        request.transport.abort()
+        return response
+
+    async with (
+        run_upstream(breaking) as broken,
+        run_upstream(answer) as port,
+        run_gateway(one_service(broken, port)) as gateway,
+    ):
+        bodies = []
+        for _ in range(8):
+            async with gateway.post(CHAT_PATH, json=CHAT) as response:
+                bodies.append(await response.read())
+    assert asked == 1
+    assert sum(b"broke off" in body for body in bodies) == asked
+
+
 async def test_when_every_replica_is_draining_the_client_is_told_to_come_again() -> None:
     async with (
         run_upstream(draining) as port,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tidemill_operator.autoscaling.decide import desired_replicas
@@ -46,7 +45,3 @@ class Tidemill:
         if self._on_decision is not None:
             self._on_decision(load.at, decision)
         return decision.replicas
-
-    def forget(self) -> None:
-        """Let the operator restart: only what status holds is left."""
-        self._state = replace(self._state)
