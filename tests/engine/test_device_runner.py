@@ -15,7 +15,7 @@ from served_tokens import assert_same, entries, load_on_cpu, serve
 from tidemill_engine.config import KvDtype
 from tidemill_engine.runner.base import ModelRunner, RunnerLost
 from tidemill_engine.runner.gpu import load, swap
-from tidemill_engine.runner.gpu.runner import DeviceRunner
+from tidemill_engine.runner.gpu.runner import DeviceParts, DeviceRunner
 from tidemill_engine.scheduler.seams import Seams
 from tiny_models import prompts_of, save_model
 
@@ -51,14 +51,39 @@ def runner(directory: Path) -> DeviceRunner:
     return load_on_host(directory, swap_bytes=1 << 20)
 
 
-@pytest.mark.parametrize(("is_chunked_prefill", "num_tokens"), [(True, 16), (False, 128)])
+@pytest.mark.parametrize(
+    ("is_chunked_prefill", "max_model_len", "max_num_seqs", "lengths"),
+    [
+        (True, None, 8, [16]),
+        (False, None, 8, [128]),
+        (True, 6, 8, [6, 6, 4]),
+        (True, 6, 2, [6, 6]),
+    ],
+)
 def test_memory_is_tried_with_the_longest_step_without_chunks_the_longest_prompt(
-    directory: Path, monkeypatch: pytest.MonkeyPatch, is_chunked_prefill: bool, num_tokens: int
+    directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_chunked_prefill: bool,
+    max_model_len: int | None,
+    max_num_seqs: int,
+    lengths: list[int],
 ) -> None:
-    tried: list[int] = []
-    monkeypatch.setattr(load, "_profile", lambda _parts, count, _rows: tried.append(count))
-    load_on_host(directory, is_chunked_prefill=is_chunked_prefill)
-    assert tried == [num_tokens]
+    tried: list[list[int]] = []
+    profile = load._profile
+
+    def watched(parts: DeviceParts, lengths: list[int], max_num_seqs: int) -> None:
+        tried.append(lengths)
+        if max_model_len is not None:
+            profile(parts, lengths, max_num_seqs)
+
+    monkeypatch.setattr(load, "_profile", watched)
+    load_on_host(
+        directory,
+        is_chunked_prefill=is_chunked_prefill,
+        max_model_len=max_model_len,
+        max_num_seqs=max_num_seqs,
+    )
+    assert tried == [lengths]
 
 
 @pytest.mark.parametrize("depth", [1, 2])

@@ -6,6 +6,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from tidemill_engine.errors import ModelLoadError
@@ -29,7 +30,7 @@ from tidemill_kernels.paged_attention.launch import Gpu, HeadShape
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tidemill_engine.config import CoreConfig
+    from tidemill_engine.config import CoreConfig, SchedulerConfig
     from tidemill_engine.models.weights import WeightSource
     from tidemill_engine.parallel.group import RankGroup
     from tidemill_engine.parallel.membership import Membership
@@ -156,9 +157,8 @@ def _with_cache(
     """Compute one step of the full budget, see what memory is left, and size the cache by it."""
     model, device, shape = parts.model, parts.device, parts.cache_shape
     block_size, local = config.cache.block_size, model.config
-    num_tokens = min(config.scheduler.step_tokens(max_model_len), max_model_len)
     device.memory()  # what loading took at its worst is no matter
-    _profile(parts, num_tokens, config.scheduler.max_num_seqs)
+    _profile(parts, longest_step(config.scheduler, max_model_len), config.scheduler.max_num_seqs)
     budget = DeviceBudget(
         memory=device.memory(),
         usable_share=config.cache.memory_utilization,
@@ -191,26 +191,33 @@ def _later_bytes(parts: DeviceParts, config: CoreConfig, max_model_len: int, lar
     return rows + logits + staging
 
 
+def longest_step(scheduler: SchedulerConfig, max_model_len: int) -> list[int]:
+    """Return the tokens that the largest step takes of each prompt: of several where none is as long."""
+    left = min(scheduler.step_tokens(max_model_len), scheduler.max_num_seqs * max_model_len)
+    return [min(max_model_len, left - start) for start in range(0, left, max_model_len)]
+
+
 @torch.inference_mode()
-def _profile(parts: DeviceParts, num_tokens: int, max_num_seqs: int) -> None:
-    """Compute one chunk of so many tokens with a passing cache, and the logits of the largest batch."""
+def _profile(parts: DeviceParts, lengths: list[int], max_num_seqs: int) -> None:
+    """Compute prompts of these lengths with a passing cache, and the logits of the largest batch."""
     model, device, shape = parts.model, parts.device, parts.cache_shape
-    num_blocks = -(-num_tokens // shape.block_size)
-    cache = DeviceCache(shape, num_blocks, device.torch_device)
-    planned = parts.attention.plan(int_array([num_tokens]), int_array([num_tokens]), 0)
-    where = device.torch_device
-    positions = torch.arange(num_tokens, device=where)
+    where, num_each = device.torch_device, -(-max(lengths) // shape.block_size)
+    cache = DeviceCache(shape, num_each * len(lengths), where)
+    planned = parts.attention.plan(int_array(lengths), int_array(lengths), 0)
+    table = torch.arange(num_each * len(lengths), dtype=torch.int32, device=where).view(len(lengths), -1)
     sequences = Sequences(
-        block_table=torch.arange(num_blocks, dtype=torch.int32, device=where).unsqueeze(0),
-        seq_lens=torch.tensor([num_tokens], dtype=torch.int32, device=where),
-        query_start_loc=torch.tensor([0, num_tokens], dtype=torch.int32, device=where),
+        block_table=table,
+        seq_lens=torch.tensor(lengths, dtype=torch.int32, device=where),
+        query_start_loc=torch.tensor(np.cumsum([0, *lengths]), dtype=torch.int32, device=where),
     )
+    positions = torch.cat([torch.arange(length, device=where) for length in lengths])
+    first = torch.arange(len(lengths), device=where) * num_each * shape.block_size
     inputs = DeviceInputs(
         input_ids=torch.zeros_like(positions),
         positions=positions,
-        slot_mapping=positions,
+        slot_mapping=positions + first.repeat_interleave(torch.tensor(lengths, device=where)),
         attend=planned.bind(sequences, [torch.from_numpy(array).to(where) for array in planned.arrays]),
     )
     hidden = model.forward(inputs, cache)
-    num_rows = min(num_tokens, max_num_seqs)
+    num_rows = min(sum(lengths), max_num_seqs)
     model.logits(hidden[:num_rows]).float()
