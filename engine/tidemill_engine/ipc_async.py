@@ -58,6 +58,12 @@ class AsyncFrameConnection(Generic[ReceivedT]):
         except (BrokenPipeError, ConnectionResetError) as error:
             raise PeerGone("the other process has closed the socket") from error
 
+    def post(self, frame: object) -> None:
+        """Write one frame whole without waiting; what a slow peer does not take is kept."""
+        if self._writer.is_closing():
+            raise PeerGone("the socket is closed")
+        self._writer.write(encode_frame(frame, self._max_frame_bytes))
+
     async def receive(self) -> ReceivedT:
         """Wait for the next frame."""
         try:

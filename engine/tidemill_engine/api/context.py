@@ -83,7 +83,7 @@ class ApiContext:
             config.http.api_keys_file,
             TokenFile(token_file) if token_file is not None else None,
         )
-        self.client = CoreClient(self.on_news)
+        self.client = CoreClient(self.on_news, clock)
         self.metrics = EngineMetrics(config.served_model_names[0], self.snapshot)
         self.drain = DrainController(self.state, self.client, config.drain)
         self.heartbeat: HeartbeatReader | None = None

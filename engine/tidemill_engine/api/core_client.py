@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -31,6 +33,9 @@ from tidemill_engine.messages import (
 )
 
 logger = logging.getLogger(__name__)
+
+MAX_GATHERING_SECONDS = 0.002
+"""Messages gather for at most so long: reading a crowd may keep the event loop for ten times that."""
 
 CoreNews = CoreReady | LoadProgress | CoreFailed | CoreStats
 
@@ -71,13 +76,18 @@ class Mailbox:
 class CoreClient:
     """Relays requests to the core and its outputs back, with a bound on how many are in flight."""
 
-    def __init__(self, listener: Callable[[CoreNews], None]) -> None:
+    def __init__(
+        self, listener: Callable[[CoreNews], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._listener = listener
+        self._clock = clock
+        self._connection: AsyncFrameConnection[CoreFrame] | None = None
         self._mailboxes: dict[str, Mailbox] = {}
         self._handles = itertools.count(1)
         self._ids: dict[int, str] = {}
         self._handle_of: dict[str, int] = {}
         self._outbox: list[EngineRequest | AbortRequest | Shutdown] = []
+        self._gathering_since = 0.0
         self._has_mail = asyncio.Event()
         self._closed: EngineError | None = None
 
@@ -133,6 +143,7 @@ class CoreClient:
 
     async def run(self, connection: AsyncFrameConnection[CoreFrame]) -> None:
         """Relay until the core is gone; then fail what is open and return."""
+        self._connection = connection
         sender = asyncio.create_task(self._send_all(connection))
         try:
             while True:
@@ -176,8 +187,21 @@ class CoreClient:
         return self._mailboxes.pop(request_id, None) is not None
 
     def _send(self, messages: Sequence[EngineRequest | AbortRequest | Shutdown]) -> None:
+        """Let messages gather until the sender's turn; what has gathered for long goes at once."""
+        now = self._clock()
+        if not self._outbox:
+            self._gathering_since = now
         self._outbox += messages
-        self._has_mail.set()
+        is_old = now - self._gathering_since >= MAX_GATHERING_SECONDS
+        if is_old and self._connection is not None and self._closed is None:
+            with suppress(PeerGone):  # the receiving side sees it too and fails the mailboxes
+                self._connection.post(self._take_outbox())
+        else:
+            self._has_mail.set()
+
+    def _take_outbox(self) -> ApiFrame:
+        messages, self._outbox = self._outbox, []
+        return ApiFrame(messages=messages)
 
     async def _send_all(self, connection: AsyncFrameConnection[CoreFrame]) -> None:
         """Write what has gathered, one frame at a time; everything that came meanwhile goes together."""
@@ -185,7 +209,7 @@ class CoreClient:
             while True:
                 await self._has_mail.wait()
                 self._has_mail.clear()
-                messages, self._outbox = self._outbox, []
-                await connection.send(ApiFrame(messages=messages))
+                if self._outbox:
+                    await connection.send(self._take_outbox())
         except PeerGone:
             return  # the receiving side sees it too and ends the streams
