@@ -70,10 +70,12 @@ class RowTables:
 
     def append_tokens(self, rows: IntArray, token_ids: IntArray) -> None:
         """Put one sampled token at the end of each row; beyond the longest sequence it is dropped."""
-        fits = self.num_tokens[rows] < self.token_ids.shape[1]
-        rows, token_ids = rows[fits], token_ids[fits]
-        self.token_ids[rows, self.num_tokens[rows]] = token_ids
-        self.num_tokens[rows] += 1
+        places = self.num_tokens[rows]
+        fits = places < self.token_ids.shape[1]
+        if not fits.all():
+            rows, places, token_ids = rows[fits], places[fits], token_ids[fits]
+        self.token_ids[rows, places] = token_ids
+        self.num_tokens[rows] = places + 1
 
 
 def copy_in_order(pairs: IntArray, copy: Callable[[IntArray, IntArray], None]) -> None:
@@ -94,13 +96,18 @@ def copy_in_order(pairs: IntArray, copy: Callable[[IntArray, IntArray], None]) -
 def build_batch(output: SchedulerOutput, tables: RowTables) -> Batch:
     """Lay one step's tokens out flat. The tables must have taken in this output already."""
     counts = output.num_scheduled_tokens
-    query_start_loc = int_array(np.concatenate([[0], np.cumsum(counts)]))
-    num_tokens = int(query_start_loc[-1])
-    token_rows = np.repeat(output.rows, counts)
-    shift = np.repeat(output.start_pos - query_start_loc[:-1], counts)
-    positions = np.arange(num_tokens, dtype=np.int64) + shift
-    block_ids = tables.block_table[token_rows, positions // tables.block_size].astype(np.int64)
     is_chunk = counts != 1
+    has_chunks = bool(is_chunk.any())
+    if has_chunks:
+        query_start_loc = int_array(np.concatenate([[0], np.cumsum(counts)]))
+        token_rows = np.repeat(output.rows, counts)
+        shift = np.repeat(output.start_pos - query_start_loc[:-1], counts)
+        positions = np.arange(query_start_loc[-1], dtype=np.int64) + shift
+    else:
+        query_start_loc = np.arange(len(counts) + 1, dtype=np.int32)
+        token_rows = output.rows
+        positions = output.start_pos.astype(np.int64)
+    block_ids = tables.block_table[token_rows, positions // tables.block_size].astype(np.int64)
     return Batch(
         input_ids=tables.token_ids[token_rows, positions].astype(np.int64),
         positions=positions,
@@ -111,6 +118,6 @@ def build_batch(output: SchedulerOutput, tables: RowTables) -> Batch:
         seq_lens=output.start_pos + counts,
         logit_tokens=output.logit_rows.astype(np.int64),
         logit_rows=token_rows[output.logit_rows],
-        num_decodes=int(np.argmax(is_chunk)) if is_chunk.any() else len(counts),
+        num_decodes=int(np.argmax(is_chunk)) if has_chunks else len(counts),
         block_size=tables.block_size,
     )

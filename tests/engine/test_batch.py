@@ -75,6 +75,26 @@ def test_a_decode_and_a_chunk_lie_flat_behind_one_another() -> None:
     assert batch.block_table is tables.block_table
 
 
+def test_decodes_alone_lie_as_they_do_in_front_of_a_chunk() -> None:
+    tables = make_tables()
+    appends = BlockAppends(
+        rows=int_array([1, 3, 0]), positions=int_array([0, 0, 0]), block_ids=int_array([5, 2, 8])
+    )
+    new_rows = (new_row(1, [10, 11, 12]), new_row(3, [20, 21]), new_row(0, [30, 31, 32]))
+    beside = make_output([3, 1, 0], [1, 1, 2], [1, 2, 0], [1, 0], new_rows, appends)
+    tables.apply(beside)
+    mixed = build_batch(beside, tables)
+    alone = build_batch(make_output([3, 1], [1, 1], [1, 2], [1, 0]), tables)
+    for name in ("input_ids", "positions", "slot_mapping", "row_index", "seq_lens"):
+        found, expected = getattr(alone, name), getattr(mixed, name)
+        np.testing.assert_array_equal(found, expected[:2])
+        assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(alone.query_start_loc, mixed.query_start_loc[:3])
+    assert alone.query_start_loc.dtype == mixed.query_start_loc.dtype
+    np.testing.assert_array_equal(alone.logit_rows, mixed.logit_rows)
+    assert alone.num_decodes == mixed.num_decodes == 2
+
+
 def test_only_leading_single_tokens_count_as_decodes() -> None:
     tables = make_tables()
     tables.apply(make_output([0], [1], [0], [], (new_row(0, [1, 2]), new_row(1, [3, 4, 5]), new_row(2, [6]))))

@@ -112,6 +112,9 @@ class CpuRunner(ABC):
         step = self._launched.popleft()
         if masks is not None and len(masks.rows):
             raise NotImplementedError("grammar masks are not applied yet")
+        best, is_valid = step.computed.best, step.computed.is_valid
+        if step.computed.logits is None and best is not None and is_valid is not None and is_valid.all():
+            return self._result_of_best(step, int_array(best))
         return self._result(step, self._chosen(step))
 
     def _copy(self, output: SchedulerOutput) -> tuple[int, float]:
@@ -160,6 +163,19 @@ class CpuRunner(ABC):
             seed=request.seed,
             sibling=request.sibling,
             end_token_ids=tuple(token for token in sorted(end_token_ids) if token < self._info.vocab_size),
+        )
+
+    def _result_of_best(self, step: LaunchedStep, best: IntArray) -> StepResult:
+        """Return the result of a step whose rows all take their best token, which is the rule."""
+        rows = step.batch.logit_rows
+        self._tables.append_tokens(rows, best)
+        return StepResult(
+            step_id=step.step_id,
+            num_copied=step.num_copied,
+            copy_seconds=step.copy_seconds,
+            rows=rows,
+            token_ids=best.reshape(-1, 1),
+            num_accepted=np.ones(len(rows), dtype=np.int32),
         )
 
     def _result(self, step: LaunchedStep, sampled: Sampled) -> StepResult:
