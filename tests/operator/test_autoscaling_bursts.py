@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from autoscaling_builders import Scenario, make_histogram, make_load, with_figures
 from tidemill_operator.autoscaling import recurrence
 
@@ -9,7 +11,7 @@ EVERY, LENGTH = 600, 60
 
 
 def bursts_at(*times: float, replicas: int = 6) -> recurrence.Bursts:
-    return tuple(recurrence.Burst(at=at, replicas=replicas) for at in times)
+    return tuple(recurrence.Burst(at=at, replicas=replicas, is_past=True) for at in times)
 
 
 def moments_due(*times: float) -> tuple[int, int]:
@@ -46,6 +48,28 @@ def test_a_burst_is_noted_once_with_the_most_that_it_needed() -> None:
     ):
         bursts = recurrence.noted(bursts, float(now), wanted, is_over=is_over)
     assert [(b.at, b.replicas) for b in bursts] == [(0.0, 7), (700.0, 6)]
+
+
+def test_a_burst_is_past_when_two_thirds_of_what_it_needed_are_enough_and_the_next_queue_is_another() -> None:
+    bursts: recurrence.Bursts = ()
+    seen = []
+    for now, wanted, is_over in (
+        (0, 5, True),
+        (60, 9, False),
+        (300, 7, True),
+        (600, 6, False),
+        (900, 12, True),
+    ):
+        bursts = recurrence.noted(bursts, float(now), wanted, is_over=is_over)
+        seen.append((len(bursts), bursts[-1].replicas, bursts[-1].is_past))
+    assert seen == [(1, 5, False), (1, 9, False), (1, 9, False), (1, 9, True), (2, 12, False)]
+
+
+def test_while_a_burst_lasts_no_next_one_is_expected() -> None:
+    past = bursts_at(0.0, 600.0)
+    lasting = (*past[:-1], replace(past[-1], is_past=False))
+    assert recurrence.due(past, 1200.0, 90.0) is not None
+    assert recurrence.due(lasting, 1200.0, 90.0) is None
 
 
 def reasons_after_three_bursts(*, num_late: float) -> list[tuple[int, int, str]]:

@@ -260,6 +260,25 @@ def test_at_a_level_load_one_replica_too_many_goes_ten_minutes_after_it_was_want
     assert seconds_until_fewer(needed + 3, 3.4) < 120
 
 
+def test_what_is_running_no_more_holds_no_replica() -> None:
+    scenario = Scenario()
+    scenario.run(with_figures(make_load(6), num_waiting=0, held_blocks=3000), 120.0, rate=1.0)
+    assert scenario.last.reason == "KVCache"
+    calm = with_figures(make_load(6), num_waiting=0, held_blocks=100, num_running=1)
+    scenario.run(calm, 40.0, rate=1.0)
+    assert scenario.last.replicas < 3
+
+
+def test_while_too_few_requests_have_ended_to_say_what_a_replica_carries_nothing_is_removed() -> None:
+    load = with_figures(make_load(6), num_waiting=0, num_running=4)
+    scenario = Scenario()
+    scenario.run(load, 110.0, rate=0.5)
+    assert scenario.last.replicas == 6
+    assert "RequestsWait" in {clamp.name for clamp in scenario.last.clamps}
+    scenario.run(load, 60.0, rate=0.5)
+    assert scenario.last.replicas < 6
+
+
 @pytest.mark.parametrize(("first_rate", "window"), [(3.0, 30.0), (0.5, 12.0)])
 def test_what_was_wanted_of_late_is_kept_longer_out_of_a_level_than_after_a_jump(
     first_rate: float, window: float

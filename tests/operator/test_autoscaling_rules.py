@@ -271,11 +271,21 @@ def arrivals_at(*rates: tuple[float, float]) -> tuple[Arrivals, ...]:
     return tuple(samples)
 
 
-def test_a_small_rise_after_a_long_level_is_taken_for_noise_sooner_than_one_after_a_short_one() -> None:
-    rise = ((150.0, 2.6), (150.0, 3.5))
-    long, short = arrivals_at((900.0, 3.0), *rise), arrivals_at(*rise)
+@pytest.mark.parametrize("levels", [(2.6, 3.5), (3.5, 2.6)])
+def test_a_small_slope_after_a_long_level_is_taken_for_noise_sooner_than_one_after_a_short_one(
+    levels: tuple[float, float],
+) -> None:
+    slope = ((150.0, levels[0]), (150.0, levels[1]))
+    long, short = arrivals_at((900.0, 3.0), *slope), arrivals_at(*slope)
     found = [arrival_rate(samples, samples[-1].at, 95.0) for samples in (long, short)]
     assert [rate.is_level for rate in found if rate is not None] == [True, False]
+
+
+def test_a_level_of_less_than_a_quarter_of_an_hour_counts_as_much_while_it_is_all_that_was_measured() -> None:
+    samples = arrivals_at((300.0, 3.0), (150.0, 2.6), (150.0, 3.5))
+    found = arrival_rate(samples, samples[-1].at, 95.0)
+    assert found is not None
+    assert found.is_level
 
 
 def test_a_dip_at_the_end_of_a_long_level_is_part_of_it_as_long_as_it_may_be_noise() -> None:

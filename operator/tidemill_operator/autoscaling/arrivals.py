@@ -22,9 +22,9 @@ DISPERSION = 1.5
 """Variance over mean of a count: 1 where arrivals are independent, more where they come in clumps."""
 JUMP_NOISE = 4.0
 """Standard errors by which a jump must stand out."""
-LINE_NOISE, LATE_RISE_NOISE = 2.5, 3.25
-"""Standard errors up to which a slope may be a level's noise; the more for a rise at the end of a quarter of
-an hour that as a whole was a level."""
+LINE_NOISE, LATE_LINE_NOISE = 2.5, 3.25
+"""Standard errors up to which a slope may be a level's noise; the more for one at the end of a quarter of an
+hour, or of all that was measured, that as a whole is a level."""
 RISE_NOISE, FALL_NOISE = 1.5, 0.5
 """Standard errors of a slope that counts for nothing; beyond them ever more of it counts. A fall that is
 followed too early costs less than a rise."""
@@ -54,10 +54,9 @@ class ArrivalRate:
     """How long has been measured."""
     is_level: bool
     """Whether nothing but noise was seen for minutes."""
-    is_long_level: bool
-    """The same for a quarter of an hour, or as long as has been measured."""
     was_level: bool
-    """Whether that long window as a whole is a level, whatever the last minutes look like."""
+    """The same for a quarter of an hour as a whole, or as long as was measured, whatever its last minutes are
+    like."""
     prompt_spread: float | None
     """Standard deviation of prompts over their mean, as far as what came together shows it."""
     horizon_seconds: float
@@ -87,9 +86,8 @@ def arrival_rate(samples: tuple[Arrivals, ...], now: float, horizon_seconds: flo
     if not window:
         return None
     quarter = _since(recent, now - LONG_WINDOWS_SECONDS[0])
-    is_long_level = _shape(quarter, now).is_level
-    was_level = is_long_level and sum(s.seconds for s in quarter) > 0.9 * LONG_WINDOWS_SECONDS[0]
-    fit = _fit(recent, window, now, LATE_RISE_NOISE if was_level else LINE_NOISE)
+    was_level = _shape(quarter, now).is_level
+    fit = _fit(recent, window, now, LATE_LINE_NOISE if was_level else LINE_NOISE)
     mean, spread = _prompts(recent, window)
     short = [_level(part) for seconds in BOUND_SECONDS if (part := _since(window, now - seconds))]
     return ArrivalRate(
@@ -97,8 +95,7 @@ def arrival_rate(samples: tuple[Arrivals, ...], now: float, horizon_seconds: flo
         error=fit.error,
         slope=0.0 if fit.is_level else fit.slope,
         is_level=fit.is_level,
-        is_long_level=fit.is_level and is_long_level,
-        was_level=is_long_level,
+        was_level=was_level,
         least=max((one.rate - LEAST_NOISE * one.error for one in short), default=0.0),
         most=min((one.rate + MOST_NOISE * one.error for one in short), default=math.inf),
         prompt_tokens_per_request=mean,
@@ -112,9 +109,9 @@ def _since(samples: Sequence[Arrivals], time: float) -> list[Arrivals]:
     return [s for s in samples if s.at > time]
 
 
-def _fit(recent: list[Arrivals], window: list[Arrivals], now: float, rise_noise: float) -> _Fit:
+def _fit(recent: list[Arrivals], window: list[Arrivals], now: float, line_noise: float) -> _Fit:
     """Return what the last minutes show, or a longer level where they are one."""
-    fit = _shape(window, now, rise_noise)
+    fit = _shape(window, now, line_noise)
     if not fit.is_level:
         return fit
     for seconds in LONG_WINDOWS_SECONDS:
@@ -132,14 +129,14 @@ def _level(window: Sequence[Arrivals]) -> _Fit:
     return _Fit(rate=count / seconds, error=math.sqrt(DISPERSION * max(1.0, count)) / seconds)
 
 
-def _shape(window: list[Arrivals], now: float, rise_noise: float = LINE_NOISE) -> _Fit:
+def _shape(window: list[Arrivals], now: float, line_noise: float = LINE_NOISE) -> _Fit:
     """Read a window as a level, a jump or a line."""
     jump, after = _best_jump(window)
     line, noise = _line(window, now)
     if jump > JUMP_NOISE and jump * jump > noise * noise + JUMP_NOISE:
         later = _after_last_jump(window[after:])
         return replace(_level(later), is_level=False)
-    return replace(line, is_level=noise <= (rise_noise if line.slope > 0 else LINE_NOISE))
+    return replace(line, is_level=noise <= line_noise)
 
 
 def _after_last_jump(window: list[Arrivals]) -> list[Arrivals]:

@@ -27,8 +27,9 @@ from tidemill_operator.autoscaling.schedules import active
 from tidemill_operator.autoscaling.terms import Facts, all_terms
 
 DOWN_MARGIN = 1.1
-WATCH_SECONDS, IDLE_WATCH_SECONDS = 60.0, 20.0
-"""Nothing is removed before arrivals were watched for so long; the less while no request is anywhere."""
+WATCH_SECONDS, IDLE_WATCH_SECONDS, UNKNOWN_WATCH_SECONDS = 60.0, 20.0, 900.0
+"""Nothing is removed before arrivals were watched for so long; the less while no request is anywhere, the
+more while too few requests have ended to say what a replica carries."""
 MAX_HISTORY = 5
 WINDOW_PER_STARTUP, LEVEL_WINDOW_PER_STARTUP = 0.1, 0.25
 QUEUE_WINDOW = 30.0
@@ -51,10 +52,9 @@ class _Wish:
     message: str
     terms: tuple[Term, ...] = ()
     may_shrink: bool = True
-    is_level: bool = False
-    """Whether requests have come at one rate for a quarter of an hour, or as long as was measured."""
     was_level: bool = False
-    """The same of that time as a whole, whatever its last minutes look like."""
+    """Whether the last quarter of an hour, or as long as was measured, is a level as a whole, whatever its
+    last minutes look like."""
     hold: str = ""
     """Why nothing may change at all; empty: it may."""
 
@@ -128,7 +128,7 @@ def _wish(view: FleetView, facts: Facts, current: int) -> _Wish:
     best = max(up_terms, key=lambda term: term.replicas)
     up = best.replicas
     down = max(up, max((term.replicas for term in down_terms), default=0))
-    watch = WATCH_SECONDS if zero.is_busy(view) else IDLE_WATCH_SECONDS
+    watch = _watch_seconds(view, facts)
     is_free = view.num_waiting == 0 and view.held_requests == 0 and view.is_every_gateway_known
     if up <= current:
         best = max(down_terms or up_terms, key=lambda term: term.replicas)
@@ -139,10 +139,17 @@ def _wish(view: FleetView, facts: Facts, current: int) -> _Wish:
         reason=best.signal,
         message=best.message,
         terms=up_terms,
-        is_level=facts.rate is not None and facts.rate.is_long_level,
         was_level=facts.rate is not None and facts.rate.was_level,
         may_shrink=is_free and facts.rate is not None and facts.rate.seconds >= watch - 1,
     )
+
+
+def _watch_seconds(view: FleetView, facts: Facts) -> float:
+    """Return how long arrivals must have been watched before anything is removed."""
+    if not zero.is_busy(view):
+        return IDLE_WATCH_SECONDS
+    is_to_be_known = facts.step_times is not None and facts.capacity is None
+    return UNKNOWN_WATCH_SECONDS if is_to_be_known else WATCH_SECONDS
 
 
 def _with_recurring(
@@ -194,7 +201,7 @@ def _apply_rules(
     """Put the wish through windows, pace, schedules and bounds, and remember it."""
     window = behavior.windows(policy.behavior, _default_window(wish, state))
     is_given = policy.behavior.scale_down.stabilization_window_seconds is not None
-    if not is_given and wish.is_level and max(wish.down, wish.lasting) == current - 1:
+    if not is_given and wish.was_level and max(wish.down, wish.lasting) == current - 1:
         window = replace(window, down=max(window.down, LEVEL_WINDOW))
     keep = max(window.up, window.down, LEVEL_WINDOW) + policy.interval_seconds
     known_up = behavior.begun(state.wanted_up, now, current, max(window.up, 3 * policy.interval_seconds))
@@ -221,7 +228,7 @@ def _apply_rules(
     slow = behavior.paced(current, steady.replicas, changes, now, policy.behavior)
     clamps = [*steady.clamps, *slow.clamps]
     if not wish.may_shrink and wish.down < current:
-        text = "nothing is removed while requests wait, nor before arrivals were watched for a minute"
+        text = "nothing is removed while requests wait, nor before it is known what arrives and is carried"
         clamps.insert(0, Clamp(name="RequestsWait", before=wish.down, after=down, message=text))
     replicas = slow.replicas
     floor = active(policy.schedules, now)

@@ -34,7 +34,11 @@ QUEUE_HOLD_SECONDS = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What the terms are made of; counts are of requests, smooth ones are means over about a minute."""
+    """What the terms are made of; counts are of requests, smooth ones are means over about a minute.
+
+    Of what is held and runs, what there is now counts where it is less than the mean: what has ended needs no
+    replica.
+    """
 
     policy: ScalingPolicy
     num_ready: int
