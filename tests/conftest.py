@@ -21,7 +21,7 @@ from harness.kubectl import wait_until
 from harness.session import RELEASE_NAMESPACE
 
 from chart_release import CHART, image_values, make_namespace
-from examples import register_fast_profile
+from examples import register_profiles
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from harness.oci import StoredImage
     from harness.session import TestCluster
 
-register_fast_profile()
+register_profiles()
 
 # Triton decides at import whether it compiles or interprets; its kernels are tested interpreted.
 os.environ.setdefault("TRITON_INTERPRET", "1")
