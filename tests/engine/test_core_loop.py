@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from engine_builders import make_request, make_scheduler, make_sim_runner
 from tidemill_engine.core.engine import EngineCore
@@ -93,7 +94,11 @@ MS_A_TOKEN = [
 
 
 def first_step(
-    due: list[tuple[float, ApiFrame]], *, budget: int = 2048, knows_times: bool = True
+    due: list[tuple[float, ApiFrame]],
+    *,
+    budget: int = 2048,
+    knows_times: bool = True,
+    heartbeat: NoHeartbeat | None = None,
 ) -> tuple[float, int]:
     """Return when the first step begins, in ms, and how many requests it has, at 1 ms for each token."""
     runner = make_sim_runner(num_blocks=2048)
@@ -116,8 +121,9 @@ def first_step(
 
     runner.launch = noting  # type: ignore[method-assign]
     engine = EngineCore(scheduler, runner, lambda: connection.now, learning=learning)
+    heart = heartbeat or NoHeartbeat()
     with pytest.raises(PeerGone):
-        CoreLoop(engine, connection, NoHeartbeat(), lambda: connection.now).run()  # type: ignore[arg-type]
+        CoreLoop(engine, connection, heart, lambda: connection.now).run()  # type: ignore[arg-type]
     return begun[0]
 
 
@@ -189,3 +195,24 @@ def test_the_end_is_heard_while_a_crowd_waits() -> None:
     engine = EngineCore(scheduler, runner, lambda: connection.now, learning=learning)
     CoreLoop(engine, connection, NoHeartbeat(), lambda: connection.now).run()  # type: ignore[arg-type]
     assert scheduler.stats().num_waiting == 2
+
+
+def test_a_crowd_waits_no_longer_than_leaves_a_promised_first_token_in_time() -> None:
+    def due(slo_seconds: float | None) -> list[tuple[float, ApiFrame]]:
+        requests = [replace(make_request(name, prompt_len=80), ttft_slo_seconds=slo_seconds) for name in "yz"]
+        return [(0.0, ApiFrame(messages=requests)), *crowd((4, 1), (8, 1), prompt_len=1)]
+
+    assert first_step(due(None)) == (13.0, 4), "the step takes 160 ms"
+    assert first_step(due(0.163)) == (3.0, 2)
+    assert first_step(due(0.1)) == (0.0, 2), "too late anyway"
+
+
+def test_the_heart_beats_while_a_crowd_waits() -> None:
+    beats: list[float] = []
+
+    class Heart(NoHeartbeat):
+        def beat(self, now: float, _predicted_seconds: float = 0.0) -> None:
+            beats.append(round(1e3 * now, 3))
+
+    assert first_step(crowd((0, 2), (4, 1), (8, 1), prompt_len=50), heartbeat=Heart()) == (13.0, 4)
+    assert {4.0, 8.0} <= set(beats)

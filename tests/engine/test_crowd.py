@@ -35,3 +35,23 @@ def test_a_crowd_is_counted_anew_after_its_step() -> None:
     harness.run()
     harness.add(make_request("c"))
     assert harness.scheduler.crowd() is None
+
+
+def test_who_waits_for_the_same_prefix_adds_nothing_to_the_step() -> None:
+    harness = make_harness(max_num_batched_tokens=200, max_chunk_tokens=64)
+    shared = list(range(300, 340))
+    for index in range(3):
+        harness.add(make_request(f"r{index}", prompt=[*shared, 400 + index]))
+    assert harness.scheduler.crowd() == StepFeatures(0, 0.0, 0.0, 0).with_chunk(41, 0)
+    harness.step()
+    assert harness.steps[-1].num_scheduled_tokens.tolist() == [41]
+
+
+def test_nobody_waits_for_company_that_has_left() -> None:
+    harness = make_harness(max_num_batched_tokens=64)
+    for name in "ab":
+        harness.add(make_request(name))
+    harness.scheduler.abort("a")
+    assert harness.scheduler.crowd() is None
+    harness.add(make_request("c"))
+    assert harness.scheduler.crowd() is None, "b may begin at once: it was not counted again"

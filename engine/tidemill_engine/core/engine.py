@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tidemill_engine.runner.base import RunnerLost
+from tidemill_engine.scheduler.crowd import within
 from tidemill_engine.step import BlockAppends, RowFailure, SchedulerOutput, StepResult, int_array, no_pairs
 
 if TYPE_CHECKING:
@@ -83,9 +84,14 @@ class EngineCore:
         return self.scheduler.abort(request_id)
 
     def crowd_seconds(self) -> float:
-        """Return what the step is predicted to take that may wait for more requests; 0 where none may."""
+        """Return what the step is predicted to take that may wait for more requests; 0 where none may.
+
+        It is less where a wait for a tenth of it would make a promised first token late.
+        """
         step, model = self.scheduler.crowd(), self.step_model
-        return 0.0 if step is None or model is None or not model.is_fitted else model.predict(step)
+        if step is None or model is None or not model.is_fitted:
+            return 0.0
+        return within(model.predict(step), self.scheduler.crowd_deadline() - self._clock())
 
     def schedule(self) -> SchedulerOutput | None:
         """Choose the next step; None if there is nothing to compute."""

@@ -85,6 +85,7 @@ class CoreLoop:
         began = self._clock()
         while True:
             waited = self._clock() - began
+            self._heartbeat.beat(began + waited)
             seconds = straggler_seconds(self._engine.crowd_seconds(), waited)
             frames = self._connection.receive(seconds) if seconds > 0.0 else []
             if not frames:

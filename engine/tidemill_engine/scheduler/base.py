@@ -128,6 +128,9 @@ class Scheduler(Protocol):
         One request alone waits for nobody, and neither does a step that is full.
         """
 
+    def crowd_deadline(self) -> float:
+        """Return by when the first of the crowd is promised its first token; infinite where none is."""
+
     def take_inter_token_seconds(self) -> list[float]:
         """Return and forget the intervals between output tokens since the last call."""
 

@@ -10,6 +10,7 @@ Knows the order of these things. What running rows get is `RunningWork`'s busine
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -70,12 +71,21 @@ class ContinuousScheduler(RequestLifecycle):
             request = self._requests[message.request_id]
             self._sharing.name(request)
             if self._rows.num_running == 0 and request.sibling == 0:
-                self._crowd.add(*self._intake.first_chunk(request))
+                slo = request.ttft_slo_seconds
+                self._crowd.add(
+                    *self._intake.first_chunk(request),
+                    leads=request.awaited,
+                    deadline=math.inf if slo is None else request.arrival_time + slo,
+                )
         return refused
 
     def crowd(self) -> StepFeatures | None:
         """Return the step that begins those who have come while nobody ran, if it may wait for more."""
         return self._crowd.step if self._rows.num_running == 0 else None
+
+    def crowd_deadline(self) -> float:
+        """Return by when the first of the crowd is promised its first token; infinite where none is."""
+        return self._crowd.deadline
 
     def compact(self, max_blocks: int) -> None:
         """Let the next step move up to so many blocks, so that rows' blocks become neighbours."""
@@ -129,4 +139,5 @@ class ContinuousScheduler(RequestLifecycle):
     def _finish(self, request: Request) -> None:
         """Take an ended request off the books; its row follows when no step can touch it."""
         self._preemptor.forget(request)
+        self._crowd.clear()
         super()._finish(request)

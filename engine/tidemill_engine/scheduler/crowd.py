@@ -8,6 +8,8 @@ gives that half its first tokens and then holds it up for as long as the other h
 
 from __future__ import annotations
 
+import math
+
 from tidemill_engine.scheduler.step_model import StepFeatures
 
 MAX_WAIT_SHARE = 0.1
@@ -28,22 +30,44 @@ class Crowd:
     def __init__(self, *, max_tokens: int, max_requests: int) -> None:
         self._max_tokens = max_tokens
         self._max_requests = max_requests
-        self._step = _EMPTY
-
-    def add(self, num_tokens: int, start: int) -> None:
-        """Count a request that begins with so many tokens of its prompt, behind those that are cached."""
-        self._step = self._step.with_chunk(num_tokens, start)
+        self.clear()
 
     def clear(self) -> None:
-        """Begin anew: a step is chosen."""
+        """Begin anew: a step is chosen, or somebody has left."""
         self._step = _EMPTY
+        self._num_requests = 0
+        self._led: set[bytes] = set()
+        self.deadline = math.inf
+        """By when, on the clock of arrivals, the first of them is promised its first token."""
+
+    def add(
+        self, num_tokens: int, start: int, *, leads: bytes | None = None, deadline: float = math.inf
+    ) -> None:
+        """Count a request that begins with so many tokens of its prompt, behind those that are cached.
+
+        `leads` names what comes first of these: who begins with the same waits for it and adds nothing.
+        """
+        self._num_requests += 1
+        self.deadline = min(self.deadline, deadline)
+        if leads is not None:
+            if leads in self._led:
+                return
+            self._led.add(leads)
+        self._step = self._step.with_chunk(num_tokens, start)
 
     @property
     def step(self) -> StepFeatures | None:
         """Return what the first step contains; None where one is alone or the step has no room for more."""
-        num_requests = self._step.num_logit_rows
-        is_full = self._step.num_tokens >= self._max_tokens or num_requests >= self._max_requests
-        return None if num_requests < 2 or is_full else self._step
+        is_full = self._step.num_tokens >= self._max_tokens or self._num_requests >= self._max_requests
+        return None if self._num_requests < 2 or is_full else self._step
+
+
+def within(step_seconds: float, seconds_left: float) -> float:
+    """Return the step's seconds, or so few that a wait for stragglers leaves its first token in time.
+
+    `seconds_left` is the time until that token is promised.
+    """
+    return max(0.0, min(step_seconds, (seconds_left - step_seconds) / MAX_WAIT_SHARE))
 
 
 def straggler_seconds(step_seconds: float, waited_seconds: float) -> float:

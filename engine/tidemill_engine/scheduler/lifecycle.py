@@ -7,6 +7,7 @@ result means is `Outcomes`' business, who is found in the cache `PrefixSharing`'
 from __future__ import annotations
 
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections import deque
 from typing import TYPE_CHECKING
@@ -162,6 +163,10 @@ class RequestLifecycle(ABC):
     def crowd(self) -> StepFeatures | None:
         """Return that no step should wait for others."""
         return None
+
+    def crowd_deadline(self) -> float:
+        """Return that nobody who waits for others is promised anything."""
+        return math.inf
 
     def take_inter_token_seconds(self) -> list[float]:
         """Return and forget the intervals between output tokens since the last call."""
