@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from engine_builders import make_request
 from fake_core import FakeCore
-from tidemill_engine.api.core_client import CoreClient
+from tidemill_engine.api.core_client import MAX_FRAME_TOKENS, CoreClient
 from tidemill_engine.errors import PeerGone
 from tidemill_engine.messages import ApiFrame, CoreFrame, RequestOutput, Shutdown, StepTokens
 from tidemill_engine.step import int_array
@@ -85,6 +85,24 @@ async def test_what_a_busy_event_loop_keeps_back_for_long_is_sent_at_once() -> N
     client.submit([make_request("h")], max_in_flight=9)
     now[0] = 2.0
     client.submit([make_request("i")], max_in_flight=9)
+    running.cancel()
+
+
+async def test_many_long_prompts_go_in_frames_that_are_within_their_bound() -> None:
+    now = [0.0]
+    client, log = CoreClient(lambda _news: None, lambda: now[0]), FrameLog()
+    running = asyncio.create_task(client.run(log))  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    prompt = [100_000] * (MAX_FRAME_TOKENS * 2 // 5)
+    crowd = [make_request(name, prompt=prompt) for name in "abcde"]
+    client.submit(crowd, max_in_flight=9)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert log.frames == [["a", "b"], ["c", "d"], ["e"]]
+    client.submit([make_request("huge", prompt=prompt * 3)], max_in_flight=9)
+    now[0] = 1.0
+    client.submit([make_request("late")], max_in_flight=9)
+    assert log.frames[3:] == [["huge"], ["late"]], "one alone goes whatever it has"
     running.cancel()
 
 

@@ -37,6 +37,9 @@ logger = logging.getLogger(__name__)
 MAX_GATHERING_SECONDS = 0.002
 """Messages gather for at most so long: reading a crowd may keep the event loop for ten times that."""
 
+MAX_FRAME_TOKENS = 1_000_000
+"""A frame holds no more prompt tokens, of five bytes at most, unless one request alone has more."""
+
 CoreNews = CoreReady | LoadProgress | CoreFailed | CoreStats
 
 
@@ -195,12 +198,21 @@ class CoreClient:
         is_old = now - self._gathering_since >= MAX_GATHERING_SECONDS
         if is_old and self._connection is not None and self._closed is None:
             with suppress(PeerGone):  # the receiving side sees it too and fails the mailboxes
-                self._connection.post(self._take_outbox())
+                while self._outbox:
+                    self._connection.post(self._take_frame())
         else:
             self._has_mail.set()
 
-    def _take_outbox(self) -> ApiFrame:
-        messages, self._outbox = self._outbox, []
+    def _take_frame(self) -> ApiFrame:
+        """Take as many messages as surely fit into one frame, one at least."""
+        num_tokens = 0
+        for count, message in enumerate(self._outbox):
+            num_tokens += len(message.prompt_token_ids) if isinstance(message, EngineRequest) else 0
+            if count and num_tokens > MAX_FRAME_TOKENS:
+                break
+        else:
+            count = len(self._outbox)
+        messages, self._outbox = self._outbox[:count], self._outbox[count:]
         return ApiFrame(messages=messages)
 
     async def _send_all(self, connection: AsyncFrameConnection[CoreFrame]) -> None:
@@ -209,7 +221,7 @@ class CoreClient:
             while True:
                 await self._has_mail.wait()
                 self._has_mail.clear()
-                if self._outbox:
-                    await connection.send(self._take_outbox())
+                while self._outbox:
+                    await connection.send(self._take_frame())
         except PeerGone:
             return  # the receiving side sees it too and ends the streams
