@@ -146,6 +146,29 @@ def test_an_urgent_request_over_its_tenants_share_takes_its_own_blocks_and_no_on
     harness.run()
 
 
+@pytest.mark.parametrize("options", [{}, {"num_blocks": 400, "max_num_seqs": 4}], ids=["blocks", "slots"])
+def test_an_urgent_request_over_its_tenants_share_keeps_no_other_tenants_urgent_one_waiting(
+    options: dict[str, Any],
+) -> None:
+    harness = make(
+        order=OrderConfig(policy="priority"), is_preempting_lower_classes=True, **options
+    )  # fmt: skip
+    for index in range(2):
+        harness.add(make_request(f"low-{index}", prompt_len=36, max_tokens=40, priority=2, tenant="low"))
+        harness.add(make_request(f"mine-{index}", prompt_len=28, max_tokens=40, tenant="me"))
+    harness.step()
+    assert running(harness) == {"low": 2, "me": 2}
+    harness.add(make_request("more", prompt_len=40, max_tokens=2, tenant="me"))
+    harness.add(make_request("yours", prompt_len=40, max_tokens=20, tenant="you"))
+    harness.step()
+    harness.step()
+    requests = harness.scheduler._requests
+    assert requests["more"].row is None
+    assert requests["yours"].row is not None
+    assert {r.request_id for r in requests.values() if r.num_preemptions} <= {"low-0", "low-1"}
+    harness.run()
+
+
 @given(
     requests=st.lists(
         st.tuples(st.sampled_from(["a", "b", "c"]), st.integers(1, 90), st.integers(1, 12), st.booleans()),

@@ -77,13 +77,26 @@ class Intake:
     def rows_in_the_way(self, plan: StepPlan) -> list[int]:
         """Return the rows of lower classes without which the first that waits fits; none if it fits now.
 
+        Whom its own tenant's share keeps waiting keeps nobody of another tenant from being the first.
+        """
+        queue = self._parts.queue
+        if len(queue) == 0 or not self._parts.gate.is_open:
+            return []
+        held_back: set[int] = set()
+        while len(held_back) < MAX_TRIED and (head := queue.first(plan.now, held_back)) is not None:
+            rows = self._rows_in_the_way_of(head, plan)
+            if rows is not None:
+                return rows
+            held_back.add(head.tenant_index)
+        return []
+
+    def _rows_in_the_way_of(self, head: Request, plan: StepPlan) -> list[int] | None:
+        """Return the rows of lower classes without which a request fits; None if its tenant's share is full.
+
         Rows that steps in flight still hold count as gone: nobody is preempted twice for one request.
         """
         parts = self._parts
-        if len(parts.queue) == 0 or not parts.gate.is_open:
-            return []
-        head = parts.queue.first(plan.now)
-        if head is None or head.row is not None:
+        if head.row is not None:
             return []
         victims = parts.preemptor.lower_rows(head, plan.step_id)
         offer = parts.sharing.find(head) if victims else None
@@ -105,7 +118,7 @@ class Intake:
             is_in_share = num_freed >= excess or count == num_own
             if has_slot and has_blocks and is_admitted and is_in_share:
                 return victims[:count]
-        return []
+        return None if has_its_slots or excess else []
 
     def first_chunk(self, request: Request) -> tuple[int, int]:
         """Return how many tokens a waiting request would begin with, and behind how many cached ones."""

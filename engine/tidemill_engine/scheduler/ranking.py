@@ -6,7 +6,7 @@ know why a tenant is held back, nor what happens to what it yields.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
 from tidemill_engine.scheduler.entry import has_its_rank
@@ -53,9 +53,9 @@ class FairRanking:
             self._head_slots.pop(index, None)
             self._changed.discard(index)
 
-    def first(self) -> Entry | None:
-        """Return the first of `entries` if nobody were held back."""
-        is_held_back, self._is_held_back = self._is_held_back, _nobody
+    def first(self, held_back: Collection[int] = ()) -> Entry | None:
+        """Return the first of `entries` if only these tenants were held back."""
+        is_held_back, self._is_held_back = self._is_held_back, held_back.__contains__
         try:
             return next(self.entries(), None)
         finally:
@@ -124,8 +124,3 @@ class FairRanking:
         heap = self._heaps.get(slot.item)
         top = heap.top() if heap is not None else None
         return top is not None and top.key is slot.key
-
-
-def _nobody(_index: int) -> bool:
-    """Hold no tenant back."""
-    return False

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
 from tidemill_engine.scheduler.entry import Entry, is_on_time
@@ -185,10 +185,12 @@ class WaitingQueue:
                 return
         yield from (entry.request for entry in self._offers())
 
-    def first(self, now: float) -> Request | None:
-        """Return who is tried first if tenants may hold any number of slots; None if nobody waits."""
+    def first(self, now: float, held_back: Collection[int] = ()) -> Request | None:
+        """Return who is tried first if only these tenants are held back; None if nobody else waits."""
         self.refresh(now)
-        entry = self._passing.insistent() or self._ranking.first()
+        entry = self._passing.insistent()
+        if entry is None or entry.request.tenant_index in held_back:
+            entry = self._ranking.first(held_back)
         return None if entry is None else entry.request
 
     def holds_its_slots(self, tenant_index: int) -> bool:
