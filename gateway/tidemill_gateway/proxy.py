@@ -187,9 +187,9 @@ class Proxy:
     async def _relay(
         self, upstream: aiohttp.ClientResponse, pod: Pod, record: Record, reply: Reply
     ) -> web.StreamResponse:
-        if reply.must_become_event(upstream):
-            return await reply.end_with_event_of(upstream)
         try:
+            if reply.must_become_event(upstream):
+                return await reply.end_with_event_of(upstream)
             chunk = await upstream.content.readany()
         except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
             self._ledger.suspect(pod.uid)

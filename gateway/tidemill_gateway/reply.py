@@ -76,7 +76,9 @@ class Reply:
     async def end_with_event_of(self, upstream: aiohttp.ClientResponse) -> web.StreamResponse:
         """End a stream that had begun early with the replica's plain answer as its only event."""
         response = await self.relay_head(upstream)
-        content = await upstream.content.read(MAX_ERROR_BYTES)
+        content = b""
+        while part := await upstream.content.read(MAX_ERROR_BYTES - len(content)):
+            content += part
         try:
             document = json.loads(content)
         except ValueError:

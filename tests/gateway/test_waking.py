@@ -188,6 +188,50 @@ async def test_a_replicas_plain_error_after_the_first_comment_arrives_as_an_even
         assert json.loads(last.removeprefix("data: ")) == {"error": {"code": "too_long"}}
 
 
+async def test_a_replica_that_breaks_off_in_a_plain_answer_after_the_first_comment_is_told_of() -> None:
+    async def break_off(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(status=400, headers={"Content-Length": "100"})
+        await response.prepare(request)
+        await response.write(b'{"half":')
+        assert request.transport is not None
+        request.transport.close()
+        return response
+
+    config = ServerConfig(waiting=WaitingConfig(keep_alive_seconds=0.01))
+    async with (
+        run_upstream(break_off) as port,
+        run_gateway(at_zero(), config, writer=Writer()) as gateway,
+        gateway.post(PATH, json=STREAM) as response,
+    ):
+        await response.content.readany()
+        wake(gateway, port)
+        last = (await response.text()).strip().splitlines()[-1]
+        assert json.loads(last.removeprefix("data: "))["error"]["message"].startswith("The replica broke off")
+
+
+async def test_an_error_that_comes_in_pieces_after_the_first_comment_is_one_event() -> None:
+    async def refuse(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(status=400, headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        for piece in (b'{"error": {"co', b'de": "too_long"}}'):
+            await response.write(piece)
+            for _ in range(50):  # until the gateway has read it
+                await asyncio.sleep(0)
+        await response.write_eof()
+        return response
+
+    config = ServerConfig(waiting=WaitingConfig(keep_alive_seconds=0.01))
+    async with (
+        run_upstream(refuse) as port,
+        run_gateway(at_zero(), config, writer=Writer()) as gateway,
+        gateway.post(PATH, json=STREAM) as response,
+    ):
+        await response.content.readany()
+        wake(gateway, port)
+        last = (await response.text()).strip().splitlines()[-1]
+        assert json.loads(last.removeprefix("data: ")) == {"error": {"code": "too_long"}}
+
+
 async def test_a_gateway_that_goes_away_tells_those_who_wait_to_come_again() -> None:
     async with run_gateway(at_zero(), writer=Writer()) as gateway:
         asking = asyncio.ensure_future(status_of(gateway))

@@ -38,7 +38,7 @@ class FakeHost:
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         self.asked.append((request.path, request.headers.get("Authorization", "")))
-        if self.hangs is not None:
+        if self.hangs is not None and request.path != "/metrics":
             await self.hangs.wait()
         if request.path == "/load":
             if self.load_status == 302:
@@ -123,6 +123,18 @@ async def test_our_engine_that_had_no_load_while_it_started_is_read_by_it_later(
         for _ in range(3):
             assert (await scraper.engine(TARGET)).figures is not None
     assert host.paths == ["/load"] * 3
+
+
+async def test_an_engine_that_was_read_by_its_metrics_still_is_where_its_other_port_turns_silent() -> None:
+    host, clock = FakeHost(load_status=404), [50.0]
+    async with scraping(host, now=lambda: clock[0]) as scraper:
+        await scraper.engine(TARGET)
+        clock[0] += METRICS_SECONDS
+        host.hangs = asyncio.Event()
+        answers = [await scraper.engine(TARGET) for _ in range(3)]
+        host.hangs.set()
+    assert all(answer.figures is not None for answer in answers)
+    assert host.paths.count("/load") == 2, "it is asked once a minute"
 
 
 async def test_engines_that_are_gone_are_forgotten() -> None:

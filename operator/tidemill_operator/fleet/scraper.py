@@ -129,13 +129,17 @@ class Scraper:
         return GatewayAnswer(started=started, services=services)
 
     async def _figures(self, target: EngineTarget) -> EngineFigures:
-        host = _host(target.ip)
-        if target.uid in self._speaks_metrics and self._now() < self._speaks_metrics[target.uid]:
+        host, until = _host(target.ip), self._speaks_metrics.get(target.uid)
+        if until is not None and self._now() < until:
             return await self._from_metrics(host)
         try:
             return engine_from_load(await self._get_load(host, target.tokens), self._now())
         except _NoSuchDocumentError as error:
-            no_load = error
+            no_load: MissingFiguresError = error
+        except MissingFiguresError as error:
+            if until is None or isinstance(error, _RefusedError):
+                raise
+            no_load = error  # a port that has turned silent since is no reason to read nothing
         try:
             figures = await self._from_metrics(host)
         except MissingFiguresError as error:
