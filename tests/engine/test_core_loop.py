@@ -200,7 +200,7 @@ def test_the_end_is_heard_while_a_crowd_waits() -> None:
 def test_a_crowd_waits_no_longer_than_leaves_a_promised_first_token_in_time() -> None:
     def due(slo_seconds: float | None) -> list[tuple[float, ApiFrame]]:
         requests = [replace(make_request(name, prompt_len=80), ttft_slo_seconds=slo_seconds) for name in "yz"]
-        return [(0.0, ApiFrame(messages=requests)), *crowd((4, 1), (8, 1), prompt_len=1)]
+        return [(0.0, ApiFrame(messages=[*requests])), *crowd((4, 1), (8, 1), prompt_len=1)]
 
     assert first_step(due(None)) == (13.0, 4), "the step takes 160 ms"
     assert first_step(due(0.163)) == (3.0, 2)
