@@ -5,6 +5,7 @@ Knows torch and, where they can be had, our own kernels. Minima of several repea
 
 from __future__ import annotations
 
+import mmap
 import os
 import platform
 import time
@@ -28,6 +29,8 @@ _HEAD = (VOCAB_SIZE, 576)
 _MOST_HEAD_ROWS = 128
 _REPEATS = 4
 _BANDWIDTH_BYTES = 1 << 29
+_BANDWIDTH_PARTS = 4
+_BANDWIDTH_ROUNDS = 8
 _LAYER_COPIES = 30
 """Weights must not stay in the cache between layers, since they do not in a model."""
 
@@ -121,18 +124,29 @@ def _time_layers(products: list[Product], rows: int) -> float:
     return _least(run)
 
 
-def _bandwidth() -> float:
-    """Return the bytes a second that all cores read together."""
-    numbers = torch.ones(_BANDWIDTH_BYTES // 4, dtype=torch.float32)
-    return _BANDWIDTH_BYTES / _least(numbers.sum)
+def _bandwidth(num_bytes: int = _BANDWIDTH_BYTES) -> float:
+    """Return the bytes a second that all cores read together.
+
+    The best of many parts, each larger than the last cache and read in a few milliseconds: another program
+    that takes a core for a moment spoils one part, not all.
+    """
+    memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)  # as the kernels' own memory
+    numbers = torch.frombuffer(memory, dtype=torch.float32).fill_(1.0)
+    parts = numbers.chunk(_BANDWIDTH_PARTS)
+    seconds = min(_seconds(part.sum) for _ in range(_BANDWIDTH_ROUNDS) for part in parts)
+    return num_bytes / _BANDWIDTH_PARTS / seconds
 
 
 def _least(run: Callable[[], object]) -> float:
     """Return the least seconds of several runs."""
     run()
-    found = []
-    for _ in range(_REPEATS):
-        began = time.perf_counter()
-        run()
-        found.append(time.perf_counter() - began)
-    return min(found)
+    return min(_seconds(run) for _ in range(_REPEATS))
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    """Return the seconds of one run."""
+    began = time.perf_counter()
+    run()
+    return time.perf_counter() - began
