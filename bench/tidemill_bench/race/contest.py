@@ -121,21 +121,20 @@ class Contest:
             raise SetupError(f"its first requests failed: {result.first_error}")
 
     async def _choose(self, contender: Contender, workload: Workload) -> None:
-        """Try each configuration on a workload and keep the best."""
-        configurations = self._configurations[contender.name]
+        """Try each configuration on a workload and keep the best.
+
+        One that has no other runs its trial, too: else it alone would come to the round from standing still.
+        """
         rates: dict[str, float] = {}
-        if len(configurations) > 1:
-            count = self._options.num_trial_requests(workload)
-            for place, configuration in enumerate(configurations):
-                result = await self._turn(
-                    contender, configuration.label, workload, (count, _TRIAL_SEED + place)
-                )
-                if result is None:
-                    return
-                rates[configuration.label] = result.rate(workload)
-        best = max(rates, key=lambda label: rates[label]) if rates else configurations[0].label
+        count = self._options.num_trial_requests(workload)
+        for place, configuration in enumerate(self._configurations[contender.name]):
+            result = await self._turn(contender, configuration.label, workload, (count, _TRIAL_SEED + place))
+            if result is None:
+                return
+            rates[configuration.label] = result.rate(workload)
+        best = max(rates, key=lambda label: rates[label])
         self._chosen.setdefault(contender.name, {})[workload] = best
-        if rates:
+        if len(rates) > 1:
             tried = ", ".join(f"{label} {rate:.0f}" for label, rate in rates.items())
             _say(f"{workload}: {contender.name} runs with {best} (tok/s tried: {tried})")
 
