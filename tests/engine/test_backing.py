@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import resource
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -67,6 +68,20 @@ def test_all_layers_have_a_block_before_any_has_the_ones_far_behind() -> None:
     populated = Populated()
     CacheBacking([numbered(100), 1000 + numbered(100)], ahead_blocks=100, populate=populated)
     assert populated.blocks.index(1000) < populated.blocks.index(99)
+
+
+def test_a_step_does_not_fail_where_no_thread_may_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    populated = Populated()
+    backing = CacheBacking([numbered(200)], ahead_blocks=40, populate=populated)
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    backing.note(int_array([20]))
+    backing.note(int_array([150]))
+    assert populated.blocks == list(range(40))
+    assert backing.num_backed == 200, "nobody tries again"
 
 
 def test_a_system_that_does_not_know_how_is_asked_once() -> None:

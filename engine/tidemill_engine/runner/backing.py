@@ -62,10 +62,14 @@ class CacheBacking:
             return
         wanted = min(int(block_ids.max()) + 1 + self._ahead, self._num_blocks)
         if wanted > self._num_backed:
-            self._thread = threading.Thread(
-                target=self._extend, args=(wanted,), name="cache-backing", daemon=True
-            )
-            self._thread.start()
+            thread = threading.Thread(target=self._extend, args=(wanted,), name="cache-backing", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # the step is computed: it must not fail for want of a thread
+                logger.info("%s: steps wait for the cache's memory", error)
+                self._num_backed = self._num_blocks
+                return
+            self._thread = thread
 
     def _extend(self, until: int) -> None:
         """Back all blocks below `until`, a few at a time, of all arrays."""
