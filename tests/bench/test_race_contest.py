@@ -80,9 +80,12 @@ async def test_rounds_are_interleaved_with_the_same_requests_in_a_round_and_othe
     contenders = [contender("tidemill bf16", "default"), contender("vllm-cpu", "fast")]
     await Contest(contenders, options(tmp_path)).run()
     turns = [(name, prompt) for name, what, prompt in book if what == "x1"]
+    trials, turns = turns[:2], turns[2:]
+    assert [name.split("/")[0] for name, _ in trials] == ["tidemill bf16", "vllm-cpu"]
     assert [name.split("/")[0] for name, _ in turns] == [
         "tidemill bf16", "vllm-cpu", "vllm-cpu", "tidemill bf16",
     ]  # fmt: skip
+    assert trials[0][1] not in {prompt for _, prompt in turns}
     assert turns[0][1] == turns[1][1] != turns[2][1] == turns[3][1]
 
 
