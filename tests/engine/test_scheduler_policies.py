@@ -164,6 +164,43 @@ def test_a_running_request_s_inter_token_slo_bounds_the_chunks_beside_it() -> No
     assert model.is_fitted
 
 
+@pytest.mark.parametrize(
+    ("sentence", "num_waiting", "prompt_len", "slo", "expected"),
+    [
+        ("a crowd joins one that runs in one step", 16, 30, None, 480),
+        ("one that a step can't end is cut as ever", 16, 33, None, 431),
+        ("so is one behind who promised short gaps", 16, 30, 0.1, 79),
+        ("fewer are none", 15, 30, None, 415),
+    ],
+)
+def test_a_crowd_that_one_step_can_serve_joins_in_one_step(
+    sentence: str, num_waiting: int, prompt_len: int, slo: float | None, expected: int
+) -> None:
+    harness = make(seams=fitted_seams(), num_blocks=1024, max_num_batched_tokens=512, max_num_seqs=32)
+    terms = {} if slo is None else {"itl_slo_seconds": slo}
+    harness.add(request("runs", prompt_len=4, max_tokens=40, terms=terms))
+    harness.step()
+    harness.step()
+    for index in range(num_waiting):
+        prompt = [1 + (31 * index + place) % 97 for place in range(prompt_len)]
+        harness.add(request(f"r{index}", prompt=prompt, max_tokens=2))
+    harness.step()
+    assert harness.steps[-1].num_tokens - 1 == expected, sentence
+
+
+def test_what_is_cached_of_a_crowd_s_prompts_does_not_count() -> None:
+    harness = make(seams=fitted_seams(), num_blocks=1024, max_num_batched_tokens=512, max_num_seqs=32)
+    shared = list(range(300, 400))
+    harness.add(request("runs", prompt=shared, max_tokens=40))
+    harness.step()
+    harness.step()
+    for index in range(16):
+        own = [1 + (31 * index + place) % 97 for place in range(30)]
+        harness.add(request(f"r{index}", prompt=[*shared, *own], max_tokens=2))
+    harness.step()
+    assert harness.steps[-1].num_tokens == 1 + 16 * 30
+
+
 class Watcher(WholeBudget):
     """Leaves chunks the whole budget and keeps how many were said to wait."""
 

@@ -86,6 +86,8 @@ class DecodeLoad:
     """How many requests could get prompt tokens: prompts under way, and waiting ones with a slot to take."""
     chunk_start: int = 0
     """How much of the prompt that is next to be continued is computed already."""
+    ends_all_prompts: bool = False
+    """Whether many wait for each that decodes, and the budget holds all that they still need."""
 
 
 class PreemptionCosts(Protocol):

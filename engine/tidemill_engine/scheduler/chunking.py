@@ -152,7 +152,14 @@ class FittedChunks:
         )
 
     def _within_rules(self, step: DecodeLoad) -> int:
-        """Return the longest chunk by the rules for those who have no SLO."""
+        """Return the longest chunk by the rules for those who have no SLO.
+
+        Work that is cut holds up those who join on the way, each for the rest of it, and who ran before for
+        all of it. So where these are few and one step ends it, a crowd's first prompt having come just before
+        the others, say, it is not cut: else the crowd would hold itself up.
+        """
+        if step.ends_all_prompts:
+            return step.token_budget
         decodes, predict = _decodes_of(step), self._model.predict
         alone = max(self._last_decode_seconds, predict(decodes))
         most = max_mixed_tokens(step.num_waiting, len(step.rows), self._max_chunk_tokens)

@@ -25,6 +25,10 @@ logger = logging.getLogger(__name__)
 NEWCOMERS_SHARE = 4
 """Prompts under way leave one in so many prompt tokens of a step to requests that wait."""
 SHARE_PAUSE_STEPS = 16
+CROWD_RATIO = 16
+"""Where so many wait for each that decodes, these are few enough to be held up by one long step."""
+LEAST_PROMPT_TOKENS = 16
+"""More prompts than would fit if each lacked so many tokens are not looked through."""
 
 
 class RunningWork:
@@ -138,7 +142,25 @@ class RunningWork:
             token_budget=plan.token_budget,
             num_waiting=len(prefills) + self._num_joining(),
             chunk_start=int(self._rows.num_computed_tokens[prefills[0]]) if len(prefills) else 0,
+            ends_all_prompts=self._can_end_all_prompts(plan, prefills, len(rows)),
         )
+
+    def _can_end_all_prompts(self, plan: StepPlan, prefills: IntArray, num_decodes: int) -> bool:
+        """Say whether many wait for each that decodes, and the step's budget holds all that they need."""
+        num_queued = len(self._queue)
+        num_waiting = len(prefills) + num_queued
+        if num_decodes == 0 or num_waiting < CROWD_RATIO * num_decodes or self._num_joining() < num_queued:
+            return False
+        if num_waiting * LEAST_PROMPT_TOKENS > plan.token_budget:
+            return False
+        under_way = self._rows.num_tokens[prefills] - self._rows.num_computed_tokens[prefills]
+        left = plan.token_budget - int(under_way.sum())
+        for request in self._queue.requests():
+            offer = self._parts.sharing.find(request)
+            if offer.is_awaited or request.swapped is not None:
+                return False
+            left -= request.num_tokens - len(offer.found) * self._kv.block_size
+        return left >= 0
 
     def _num_joining(self) -> int:
         """Return how many waiting requests have a slot to take, as far as slots and the gate decide that."""

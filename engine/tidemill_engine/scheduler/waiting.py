@@ -88,6 +88,10 @@ class WaitingQueue:
         """Return the tokens of all waiting requests together, as they were when they began to wait."""
         return self._num_tokens
 
+    def requests(self) -> Iterator[Request]:
+        """Yield all waiting requests, in no order of preference."""
+        return (entry.request for entry in self._entries.values())
+
     @property
     def oldest_arrival_time(self) -> float | None:
         """Return when the oldest waiting request arrived; None if nobody waits."""
