@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -63,6 +64,20 @@ def held(gateway: RunningGateway) -> int:
 async def status_of(gateway: RunningGateway, body: Any = CHAT, **arguments: Any) -> tuple[int, Any]:
     async with gateway.post(PATH, json=body, **arguments) as response:
         return response.status, response.headers.get("Retry-After")
+
+
+async def last_event_behind_a_comment(handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> str:
+    """Wake a replica that answers so once a stream has its first comment; return the last event's data."""
+    config = ServerConfig(waiting=WaitingConfig(keep_alive_seconds=0.01))
+    async with (
+        run_upstream(handler) as port,
+        run_gateway(at_zero(), config, writer=Writer()) as gateway,
+        gateway.post(PATH, json=STREAM) as response,
+    ):
+        await response.content.readany()
+        wake(gateway, port)
+        text: str = await response.text()
+        return text.strip().splitlines()[-1].removeprefix("data: ")
 
 
 async def answer(request: web.Request) -> web.Response:
@@ -176,16 +191,7 @@ async def test_a_replicas_plain_error_after_the_first_comment_arrives_as_an_even
     async def refuse(request: web.Request) -> web.Response:
         return web.json_response({"error": {"code": "too_long"}}, status=400)
 
-    config = ServerConfig(waiting=WaitingConfig(keep_alive_seconds=0.01))
-    async with (
-        run_upstream(refuse) as port,
-        run_gateway(at_zero(), config, writer=Writer()) as gateway,
-        gateway.post(PATH, json=STREAM) as response,
-    ):
-        await response.content.readany()
-        wake(gateway, port)
-        last = (await response.text()).strip().splitlines()[-1]
-        assert json.loads(last.removeprefix("data: ")) == {"error": {"code": "too_long"}}
+    assert json.loads(await last_event_behind_a_comment(refuse)) == {"error": {"code": "too_long"}}
 
 
 async def test_a_replica_that_breaks_off_in_a_plain_answer_after_the_first_comment_is_told_of() -> None:
@@ -197,16 +203,8 @@ async def test_a_replica_that_breaks_off_in_a_plain_answer_after_the_first_comme
         request.transport.close()
         return response
 
-    config = ServerConfig(waiting=WaitingConfig(keep_alive_seconds=0.01))
-    async with (
-        run_upstream(break_off) as port,
-        run_gateway(at_zero(), config, writer=Writer()) as gateway,
-        gateway.post(PATH, json=STREAM) as response,
-    ):
-        await response.content.readany()
-        wake(gateway, port)
-        last = (await response.text()).strip().splitlines()[-1]
-        assert json.loads(last.removeprefix("data: "))["error"]["message"].startswith("The replica broke off")
+    error = json.loads(await last_event_behind_a_comment(break_off))["error"]
+    assert error["message"].startswith("The replica broke off")
 
 
 async def test_an_error_that_comes_in_pieces_after_the_first_comment_is_one_event() -> None:
@@ -220,16 +218,7 @@ async def test_an_error_that_comes_in_pieces_after_the_first_comment_is_one_even
         await response.write_eof()
         return response
 
-    config = ServerConfig(waiting=WaitingConfig(keep_alive_seconds=0.01))
-    async with (
-        run_upstream(refuse) as port,
-        run_gateway(at_zero(), config, writer=Writer()) as gateway,
-        gateway.post(PATH, json=STREAM) as response,
-    ):
-        await response.content.readany()
-        wake(gateway, port)
-        last = (await response.text()).strip().splitlines()[-1]
-        assert json.loads(last.removeprefix("data: ")) == {"error": {"code": "too_long"}}
+    assert json.loads(await last_event_behind_a_comment(refuse)) == {"error": {"code": "too_long"}}
 
 
 async def test_a_gateway_that_goes_away_tells_those_who_wait_to_come_again() -> None:
