@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import aiohttp
 import pytest
 from harness.errors import HarnessError
 from openai import AsyncOpenAI
@@ -70,13 +71,17 @@ class Namespace:
         return found.split()
 
     def client(self, host: str) -> AsyncOpenAI:
-        """Return the official client, pointed at the ingress under a host name."""
+        """Return the official client, pointed at the ingress under a host name.
+
+        Each request has a connection of its own: an nginx that reloads its configuration, because some other
+        Ingress came or went, closes the kept ones, perhaps just as a request is written to one.
+        """
         if self.cluster.ingress_url is None:
             pytest.skip("the existing cluster was given no TIDEMILL_TEST_INGRESS_URL")
         return AsyncOpenAI(
             base_url=f"{self.cluster.ingress_url}/v1",
             api_key="none",
-            default_headers={"Host": host},
+            default_headers={"Host": host, "Connection": "close"},
             max_retries=0,
             timeout=120,
         )
@@ -98,6 +103,21 @@ def make_sim(name: str, image: str, host: str, *, uri: str = "sim://demo?step_ms
         "metadata": {"name": name},
         "spec": {**body, **spec},
     }
+
+
+def http_session(**options: Any) -> aiohttp.ClientSession:
+    """Return a session for the ingress that keeps no connections, for the reason at `Namespace.client`."""
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True), **options)
+
+
+def in_full(error: BaseException) -> str:
+    """Return an error with what was behind it: a client's own words may be no more than that it failed."""
+    causes = []
+    cause: BaseException | None = error
+    while cause is not None:
+        causes.append(f"{type(cause).__name__}: {cause}")
+        cause = cause.__cause__
+    return " <- ".join(causes)
 
 
 async def wait_routed(client: AsyncOpenAI, *, timeout_seconds: float = 20) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from harness.kubectl import wait_until
 
-from e2e_support import API_VERSION, Namespace, Object, wait_routed
+from e2e_support import API_VERSION, Namespace, Object, in_full, wait_routed
 from operator_process import Admin
 from soak import note
 
@@ -67,7 +67,7 @@ class Load:
         try:
             text = await read_stream(self.client, self.model, prompt, self.num_tokens, self.begun[prompt])
         except Exception as error:
-            self.wrong.append(f"{prompt}: {type(error).__name__}: {error}")
+            self.wrong.append(f"{prompt}: {in_full(error)}")
         else:
             if text != self.expected[prompt]:
                 self.wrong.append(f"{prompt}: {text!r} and not {self.expected[prompt]!r}")

@@ -7,12 +7,11 @@ import json
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-import aiohttp
 import openai
 import pytest
 from harness.kubectl import wait_until
 
-from e2e_support import Namespace, Object, wait_routed
+from e2e_support import Namespace, Object, http_session, wait_routed
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -168,7 +167,7 @@ async def test_bad_requests_get_the_official_errors_and_the_engine_goes_on(
         await wait_routed(client)
         url = f"{client.base_url}completions"
         headers = {"Host": space.host("limits"), "Content-Type": "application/json"}
-        async with aiohttp.ClientSession(headers=headers) as http:
+        async with http_session(headers=headers) as http:
             for status, body in bad:
                 async with http.post(url, data=body) as answer:
                     text = await answer.text()

@@ -6,14 +6,14 @@ import asyncio
 import base64
 from typing import TYPE_CHECKING, Any
 
-import aiohttp
 import pytest
 from harness.kubectl import wait_until
 from harness.session import RELEASE_NAMESPACE
 
-from e2e_support import Namespace, wait_routed
+from e2e_support import Namespace, http_session, wait_routed
 
 if TYPE_CHECKING:
+    import aiohttp
     from openai import AsyncOpenAI
 
 pytestmark = pytest.mark.cluster
@@ -59,7 +59,7 @@ async def test_a_secrets_keys_let_tenants_in_and_are_replaced_without_a_restart(
     }
     space.apply_sim("locked", sim_engine, routing=routing)
     await asyncio.to_thread(space.wait_ready, "locked")
-    async with aiohttp.ClientSession() as http:
+    async with http_session() as http:
         await until_status(space, http, "key-one", 200)
         assert await status_with(space, http, "wrong") == 401
         assert await status_with(space, http, "") == 401

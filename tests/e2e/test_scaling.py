@@ -14,7 +14,7 @@ from harness.kubectl import wait_until
 from harness.session import RELEASE_NAMESPACE
 from openai import APIConnectionError
 
-from e2e_support import Namespace, Object
+from e2e_support import Namespace, Object, http_session, in_full
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI, AsyncStream
@@ -116,7 +116,7 @@ class Load:
             try:
                 await self._stream(number)
             except Exception as error:
-                self.failures.append(f"{type(error).__name__}: {error}")
+                self.failures.append(in_full(error))
             self.num_done += 1
 
     async def _begin(self, number: int) -> AsyncStream[Completion]:
@@ -208,9 +208,7 @@ async def ask(space: Namespace, name: str, http: aiohttp.ClientSession, number: 
 
 
 def make_session() -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=90)
-    )
+    return http_session(timeout=aiohttp.ClientTimeout(total=90))
 
 
 async def test_a_herd_at_a_sleeping_service_is_one_activation_and_every_accepted_request_is_answered(
