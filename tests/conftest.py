@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 from harness import session as sessions
@@ -25,6 +26,7 @@ from examples import register_profiles
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
+    from types import FrameType
 
     from harness.oci import StoredImage
     from harness.session import TestCluster
@@ -51,6 +53,15 @@ class Prepared:
 
 
 _PREPARED = pytest.StashKey[Prepared]()
+
+
+def pytest_configure() -> None:
+    """Let SIGTERM end the tests as Ctrl-C does, so that fixtures take down what they have started."""
+    signal.signal(signal.SIGTERM, _interrupt)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

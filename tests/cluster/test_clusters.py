@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -14,7 +16,7 @@ import pytest
 from harness import cluster as clusters
 from harness import host
 from harness.kubectl import wait_until
-from harness.layout import NODE
+from harness.layout import NODE, Layout
 from harness.processes import supervisor_pid
 from harness.session import own_cluster
 
@@ -151,6 +153,29 @@ def test_nothing_is_left_of_a_cluster_that_was_killed(crashing: int) -> None:
     assert not Path("/sys/class/net", layout.host_link).exists()
     assert not [h for h in host._hierarchies() if (h / layout.cgroup).exists()]
     assert not host.mounts_below(layout.state)
+
+
+@pytest.mark.usefixtures("own_clusters")
+def test_a_cluster_ends_with_the_process_that_it_was_made_for() -> None:
+    code = (
+        "import time\n"
+        "from harness.session import own_cluster\n"
+        "with own_cluster((), has_node=False) as running:\n"
+        "    print(running.kubeconfig, flush=True)\n"
+        "    time.sleep(3600)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        (sys.executable, "-c", code), stdout=subprocess.PIPE, text=True, env=environment
+    ) as session:
+        assert session.stdout is not None
+        state = Path(session.stdout.readline().strip()).parent
+        layout = Layout(index=int(state.name.removeprefix("k")), state=state)
+        was_up = supervisor_pid(layout) is not None
+        session.kill()
+    assert was_up
+    wait_until("the end of the cluster", lambda: supervisor_pid(layout) is None)
+    clusters.down(layout.index)
 
 
 @pytest.mark.usefixtures("own_clusters")

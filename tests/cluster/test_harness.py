@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +14,7 @@ from harness import binaries, prerequisites, session
 from harness.errors import HarnessError, UnavailableError
 from harness.layout import Layout
 from harness.prerequisites import SystemTool
+from harness.supervisor import Owner
 
 
 def test_every_tool_states_its_pinned_version() -> None:
@@ -144,3 +149,35 @@ def test_go_keeps_its_caches_in_our_folder_unless_told_otherwise(
     environment = binaries.go_environment()
     assert environment["GOCACHE"] == str(tmp_path / "go" / "build")
     assert environment["GOMODCACHE"] == "/elsewhere"
+
+
+def test_an_owner_is_gone_once_nobody_holds_its_lock(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    with lock.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        owner = Owner(str(lock))
+        assert not owner.is_gone()
+    assert owner.is_gone()
+    assert not Owner(None).is_gone(), "what nobody owns runs until it is taken down"
+
+
+def test_tests_that_are_told_to_end_take_down_what_they_have_started(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        """
+import os, signal, pytest
+@pytest.fixture
+def started():
+    yield
+    print("taken down")
+def test_it(started):
+    os.kill(os.getpid(), signal.SIGTERM)
+"""
+    )
+    conftest = Path(__file__).resolve().parents[1] / "conftest.py"
+    command = (sys.executable, "-m", "pytest", "-s", "-p", "conftest", "--rootdir", tmp_path, tmp_path)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run(
+        command, check=False, capture_output=True, text=True, env=environment, cwd=conftest.parent
+    )
+    assert "taken down" in ended.stdout
+    assert ended.returncode == pytest.ExitCode.INTERRUPTED

@@ -1,7 +1,7 @@
 """Brings one cluster up and takes it down again without a trace.
 
 All of a cluster lives below one process, pid 1 of private net, mount, pid, ipc and uts namespaces:
-killing it ends every program, shim and pod with their mounts and networks. What remains on the host is
+its end is that of every program, shim and pod with their mounts and networks. What remains on the host is
 the state folder, the cgroups, the link and a few sysctls; `down` removes them, also after a crash.
 """
 
@@ -102,8 +102,12 @@ def up(
     has_node: bool = True,
     gpus: int = 2,
     images: tuple[StoredImage, ...] = (),
+    lives_with: Path | None = None,
 ) -> Cluster:
-    """Start a cluster from nothing and return it once it is ready; a stale one is removed first."""
+    """Start a cluster from nothing and return it once it is ready; a stale one is removed first.
+
+    It ends by itself when nobody keeps the file `lives_with` locked; without one it stays up.
+    """
     binaries = prepare(has_node=has_node)
     layout = Layout.of(index)
     with locked(f"cluster-{index}"):
@@ -112,7 +116,7 @@ def up(
         _remove(layout)
         began = time.monotonic()
         try:
-            cluster = _start(layout, binaries, images, has_node=has_node)
+            cluster = _start(layout, binaries, images, has_node=has_node, lives_with=lives_with)
             _wait_until_ready(cluster, gpus)
         except BaseException:
             tell(f"cluster {index} did not start; its logs are kept in {layout.logs}")
@@ -133,7 +137,14 @@ def down(index: int) -> None:
         tell(f"cluster {index} down in {time.monotonic() - began:.1f} s")
 
 
-def _start(layout: Layout, binaries: Binaries, images: tuple[StoredImage, ...], *, has_node: bool) -> Cluster:
+def _start(
+    layout: Layout,
+    binaries: Binaries,
+    images: tuple[StoredImage, ...],
+    *,
+    has_node: bool,
+    lives_with: Path | None,
+) -> Cluster:
     for folder in layout.folders():
         folder.mkdir(parents=True, exist_ok=True)
     write_pki(layout)
@@ -153,6 +164,7 @@ def _start(layout: Layout, binaries: Binaries, images: tuple[StoredImage, ...], 
         pod_gateway=layout.pod_gateway,
         hostname=NODE,
         has_node=has_node,
+        lives_with=None if lives_with is None else str(lives_with),
     )
     plan.write(layout.state)
     _launch(layout)

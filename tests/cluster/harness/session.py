@@ -104,10 +104,10 @@ def existing_cluster(kubeconfig: Path) -> Iterator[TestCluster]:
 
 @contextmanager
 def own_cluster(images: tuple[StoredImage, ...], *, has_node: bool) -> Iterator[TestCluster]:
-    """Bring up a cluster on a free index and take it down afterwards, whatever happens."""
+    """Bring up a cluster on a free index; it goes afterwards, at the latest when this process ends."""
     with _free_index() as index:
         clusters.down(index)  # one that a killed session left running
-        cluster = clusters.up(index, has_node=has_node, images=images)
+        cluster = clusters.up(index, has_node=has_node, images=images, lives_with=_session_lock(index))
         try:
             yield TestCluster(
                 kubeconfig=cluster.kubeconfig,
@@ -141,10 +141,15 @@ def remove_abandoned() -> None:
                     clusters.down(index)
 
 
+def _session_lock(index: int) -> Path:
+    """Return the file that the session which uses an index keeps locked."""
+    return cache_root() / "locks" / f"session-{index}.lock"
+
+
 @contextmanager
 def _try_session_lock(index: int) -> Iterator[bool]:
     """Hold an index' lock if nobody has it; it ends with the process that took it."""
-    path = cache_root() / "locks" / f"session-{index}.lock"
+    path = _session_lock(index)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         try:

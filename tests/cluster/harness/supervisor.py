@@ -1,12 +1,15 @@
 """Process 1 of a cluster's namespaces: prepares them, keeps the programs running, reaps orphans.
 
 Started by `harness.cluster` as `python -m harness.supervisor STATE`. All that the cluster does ends
-with this process. It knows no Kubernetes: what to run stands in STATE/supervisor.json.
+with this process, which ends by itself when nobody holds the lock that its plan names: that is how a
+cluster goes with the test session it was made for. It knows no Kubernetes: what to run stands in
+STATE/supervisor.json.
 A file STATE/stopped/NAME keeps a program stopped, which tests use to take a part away.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -36,6 +39,8 @@ class Plan:
     pod_gateway: str
     hostname: str
     has_node: bool
+    lives_with: str | None = None
+    """A file that whoever wants the cluster keeps locked; without one it runs until it is taken down."""
 
     def write(self, state: Path) -> None:
         """Write the plan into the state folder."""
@@ -93,20 +98,38 @@ def _answers(port: int) -> bool:
         return False
 
 
-class Supervisor:
-    """Keeps every component running that is not stopped by a file."""
+class Owner:
+    """Whoever a cluster runs for, alive as long as it keeps a file locked."""
 
-    def __init__(self, state: Path, components: tuple[Component, ...]) -> None:
+    def __init__(self, lock: str | None) -> None:
+        self._file = None if lock is None else os.open(lock, os.O_RDONLY)
+
+    def is_gone(self) -> bool:
+        """Say whether nobody holds the lock any more."""
+        if self._file is None:
+            return False
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+class Supervisor:
+    """Keeps every component running that is not stopped by a file, as long as its owner lives."""
+
+    def __init__(self, state: Path, components: tuple[Component, ...], owner: Owner) -> None:
         self._state = state
         self._components = components
+        self._owner = owner
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._started: dict[str, float] = {}
         self._env = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
         self._env["PATH"] = f"{self._env.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
 
-    def run_forever(self) -> None:
-        """Look after the components until the process is killed."""
-        while True:
+    def run(self) -> None:
+        """Look after the components until the process is killed or its owner has gone."""
+        while not self._owner.is_gone():
             for component in self._components:
                 self._look_after(component)
             self._reap()
@@ -166,7 +189,7 @@ def main() -> None:
     if plan.has_node:
         _prepare_mounts(state)
     _prepare_network(plan)
-    Supervisor(state, plan.components).run_forever()
+    Supervisor(state, plan.components, Owner(plan.lives_with)).run()
 
 
 if __name__ == "__main__":
