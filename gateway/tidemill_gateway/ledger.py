@@ -69,6 +69,11 @@ class Ledger:
         """The replicas that failed a request a moment ago."""
         return self._outliers.avoided(self._clock())
 
+    @property
+    def now(self) -> float:
+        """The time, as requests' beginnings are compared with failures."""
+        return self._clock()
+
     def next_turn(self) -> int:
         """Give the number that breaks the next tie."""
         self._turn += 1
@@ -78,9 +83,9 @@ class Ledger:
         """Remember that a replica has just failed a request."""
         self._outliers.fail(uid, self._clock())
 
-    def trust(self, uid: str) -> None:
-        """Forget a replica's failures, because it has just answered."""
-        self._outliers.succeed(uid)
+    def trust(self, uid: str, began: float) -> None:
+        """Forget a replica's failures before `began`, when it got a request that it has now answered."""
+        self._outliers.succeed(uid, began)
 
     def report(self, uid: str, report: LoadReport) -> None:
         """Take what a replica says of its load."""

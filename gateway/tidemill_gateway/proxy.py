@@ -145,7 +145,7 @@ class Proxy:
     async def _attempt(
         self, request: web.Request, call: Call, pod: Pod, reply: Reply
     ) -> web.StreamResponse | NotTaken:
-        record = call.record
+        record, began = call.record, self._ledger.now
         url = URL.build(
             scheme="http",
             host=pod.address,
@@ -182,10 +182,10 @@ class Proxy:
                 self._ledger.suspect(pod.uid)
             else:
                 self._selector.note_taken(call.service, call.ask, pod)
-            return await self._relay(upstream, pod, record, reply)
+            return await self._relay(upstream, pod, record, reply, began)
 
     async def _relay(
-        self, upstream: aiohttp.ClientResponse, pod: Pod, record: Record, reply: Reply
+        self, upstream: aiohttp.ClientResponse, pod: Pod, record: Record, reply: Reply, began: float
     ) -> web.StreamResponse:
         try:
             if reply.must_become_event(upstream):
@@ -216,7 +216,7 @@ class Proxy:
                 await reply.cut(tell_client=at_event_end)
                 return response
         if upstream.status not in FAULTY:
-            self._ledger.trust(pod.uid)
+            self._ledger.trust(pod.uid, began)
         record.settle_output(meter.num_tokens)
         await reply.write(response, None)
         return response

@@ -86,10 +86,24 @@ def test_each_failure_in_a_row_doubles_the_time_and_one_success_ends_it() -> Non
         lengths.append(now - start)
     assert lengths == [5, 10, 20, 40, 60, 60]
     outliers.fail("a", now)
-    outliers.succeed("a")
+    outliers.succeed("a", now)
     assert not outliers.avoided(now)
     outliers.fail("a", now)
     assert not outliers.avoided(now + 5)
+
+
+def test_the_good_end_of_a_request_that_began_before_a_failure_proves_nothing() -> None:
+    outliers = Outliers(first_seconds=5, max_seconds=60)
+    outliers.fail("a", 10.0)
+    outliers.succeed("a", began=9.0)
+    assert outliers.avoided(11.0)
+    outliers.fail("a", 12.0)  # while it is avoided, which lengthens nothing
+    outliers.succeed("a", began=11.0)
+    assert outliers.avoided(13.0)
+    assert not outliers.avoided(15.0)
+    outliers.succeed("a", began=12.0)
+    outliers.fail("a", 20.0)
+    assert not outliers.avoided(25.0), "it was forgiven, so this failure is again the first"
 
 
 def test_failures_of_requests_that_were_under_way_together_count_once() -> None:

@@ -115,6 +115,48 @@ async def test_a_replica_that_breaks_off_in_mid_stream_is_avoided_for_a_while() 
     assert sum(b"broke off" in body for body in bodies) == asked
 
 
+async def test_a_stream_that_began_before_a_replica_failed_does_not_end_its_avoidance() -> None:
+    may_end = asyncio.Event()
+    num_failed = 0
+
+    async def stream(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(b'data: {"choices": []}\n\n')
+        await may_end.wait()
+        return response
+
+    async def failing(request: web.Request) -> web.StreamResponse:
+        nonlocal num_failed
+        if "user" in await request.json():
+            return await stream(request)
+        num_failed += 1
+        return web.json_response({"error": {}}, status=500)
+
+    async def sound(request: web.Request) -> web.StreamResponse:
+        return await (stream if "user" in await request.json() else answer)(request)
+
+    async with run_upstream(failing) as broken, run_upstream(sound) as port:
+        pods = [make_pod("broken", port=broken), make_pod("sound", port=port)]
+        world = make_world([make_service(routing={"strategy": "LeastLoad"})], pods)
+        long = CHAT | {"user": "long"}
+        async with (
+            run_gateway(world) as gateway,
+            gateway.post(CHAT_PATH, json=long) as one,
+            gateway.post(CHAT_PATH, json=long) as two,
+        ):
+            for _ in range(4):
+                async with gateway.post(CHAT_PATH, json=CHAT) as response:
+                    await response.read()
+            assert num_failed == 1
+            may_end.set()
+            assert await one.read() == await two.read() == b'data: {"choices": []}\n\n'
+            for _ in range(8):
+                async with gateway.post(CHAT_PATH, json=CHAT) as response:
+                    await response.read()
+    assert num_failed == 1
+
+
 async def test_when_every_replica_is_draining_the_client_is_told_to_come_again() -> None:
     async with (
         run_upstream(draining) as port,
