@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engine_builders import Harness, make_harness, make_request
-from tidemill_engine.config import OrderConfig, Policy
+from tidemill_engine.config import OrderConfig, Policy, Watermarks
 
 
 def make(policy: Policy = "priority", *, is_on: bool = True, **options: Any) -> Harness:
@@ -109,4 +109,40 @@ def test_a_tenant_that_holds_its_share_of_the_slots_takes_its_own_and_no_one_els
     harness.add(make_request("urgent", max_tokens=2, tenant="me"))
     harness.step()
     assert preempted(harness) == {"mine"}
+    harness.run()
+
+
+def test_nobody_gives_way_for_blocks_that_others_hold_too() -> None:
+    order = OrderConfig(policy="priority")
+    harness = make_harness(
+        order=order, is_preempting_lower_classes=True, max_num_batched_tokens=64, num_blocks=26,
+        watermarks=Watermarks(high=0.99, low=0.9, critical=1.0),
+    )  # fmt: skip
+    prompt = make_request("p", prompt_len=40).prompt_token_ids
+    harness.add(make_request("first", prompt=[*prompt, 301], max_tokens=20))
+    harness.step()
+    harness.step()
+    harness.add(make_request("low", prompt=[*prompt, 302], max_tokens=20, priority=2))
+    harness.step()
+    harness.add(make_request("urgent", prompt_len=56, max_tokens=2, priority=1))
+    harness.step()
+    assert preempted(harness) == set(), "10 of its 11 blocks would stay with the first"
+    harness.run()
+
+
+def test_blocks_that_an_urgent_request_shares_with_a_victim_are_no_room_for_it() -> None:
+    order = OrderConfig(policy="priority")
+    harness = make_harness(
+        order=order, is_preempting_lower_classes=True, max_num_batched_tokens=64, num_blocks=26,
+        watermarks=Watermarks(high=0.99, low=0.9, critical=1.0),
+    )  # fmt: skip
+    prompt = make_request("p", prompt_len=40).prompt_token_ids
+    harness.add(make_request("other", prompt_len=40, max_tokens=20))
+    harness.add(make_request("low", prompt=[*prompt, 302], max_tokens=20, priority=2))
+    harness.step()
+    harness.step()
+    harness.step()
+    harness.add(make_request("urgent", prompt=[*prompt, *range(303, 319)], max_tokens=2, priority=1))
+    harness.step()
+    assert preempted(harness) == set(), "it brings back what it shares with who gives way"
     harness.run()

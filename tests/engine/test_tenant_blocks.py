@@ -133,6 +133,58 @@ def test_blocks_that_several_rows_hold_are_counted_once() -> None:
     assert kv.num_distinct_blocks(int_array()) == 0
 
 
+def test_blocks_are_freed_when_the_last_row_that_holds_them_goes() -> None:
+    harness = make()
+    prompt = make_request("p", prompt_len=12).prompt_token_ids
+    for name, last in (("a", 401), ("b", 402), ("c", 403)):
+        harness.add(make_request(name, prompt=[*prompt, last], max_tokens=9))
+        harness.step()
+        harness.step()
+    kv = harness.scheduler._kv
+    a, b, c = (harness.scheduler._requests[name].row for name in "abc")
+    own = [int(kv.num_held[row]) - 3 for row in (a, b, c)]
+    assert kv.num_freed_in_turn(int_array([a, c])).tolist() == [own[0], own[0] + own[2]]
+    assert kv.num_freed_in_turn(int_array([c, a, b])).tolist() == [own[2], own[2] + own[0], sum(own) + 3]
+    shared = kv.block_table[a, :2]
+    assert kv.num_freed_in_turn(int_array([c, a, b]), kept=shared)[-1] == sum(own) + 1
+    assert kv.num_freed_in_turn(int_array()).tolist() == []
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_tenant_whose_outputs_have_outgrown_its_share_is_preempted_first(depth: int) -> None:
+    harness = make(num_blocks=40, depth=depth)
+    for index in range(3):
+        harness.add(make_request(f"grown-{index}", prompt_len=8, max_tokens=60, tenant="grown"))
+    for _ in range(12):
+        harness.step()
+    for index in range(2):
+        harness.add(make_request(f"later-{index}", prompt_len=8, max_tokens=30, tenant="later"))
+    preempted: set[str] = set()
+    while harness.scheduler.has_work():
+        harness.step()
+        requests = harness.scheduler._requests.values()
+        preempted |= {request.request_id for request in requests if request.num_preemptions}
+    harness.run()
+    assert preempted
+    assert not preempted & {"later-0", "later-1"}
+    assert all(len(harness.tokens(f"grown-{index}")) == 60 for index in range(3))
+
+
+def test_a_single_request_larger_than_its_tenants_share_is_no_more_a_victim_than_others() -> None:
+    harness = make(num_blocks=40)
+    harness.add(make_request("huge", prompt_len=90, max_tokens=30, tenant="huge"))
+    harness.step()
+    for index in range(3):
+        harness.add(make_request(f"small-{index}", prompt_len=8, max_tokens=20, tenant="small"))
+    harness.step()
+    harness.step()
+    assert running(harness) == {"huge": 1, "small": 3}
+    while harness.scheduler.stats().num_preemptions == 0:
+        harness.step()
+    assert harness.scheduler._requests["huge"].num_preemptions == 0
+    harness.run()
+
+
 def test_an_urgent_request_over_its_tenants_share_takes_its_own_blocks_and_no_one_elses() -> None:
     harness = make(order=OrderConfig(policy="priority"), is_preempting_lower_classes=True)
     harness.add(make_request("theirs", prompt_len=30, max_tokens=20, priority=2, tenant="other"))

@@ -83,6 +83,24 @@ class KVCacheManager:
         is_seen[self.block_table[rows, :width][is_counted]] = True
         return int(np.count_nonzero(is_seen))
 
+    def num_freed_in_turn(self, rows: IntArray, kept: IntArray | None = None) -> IntArray:
+        """Return how many blocks nobody holds any more once each of these rows and those before it have gone.
+
+        A block that another row holds too is not freed, nor is any of `kept`, which somebody will hold then.
+        """
+        held = self.num_held[rows]
+        width = int(held.max(initial=0))
+        listed = np.arange(width)[None, :] < held[:, None]
+        turns, positions = np.nonzero(listed)
+        block_ids = self.block_table[rows[turns], positions]
+        num_leaving = np.bincount(block_ids, minlength=self.num_blocks)
+        if kept is not None:
+            num_leaving[kept] = 0
+        last_turn = np.zeros(self.num_blocks, dtype=np.int64)
+        np.maximum.at(last_turn, block_ids, turns)
+        freed = np.flatnonzero((num_leaving > 0) & (num_leaving == self._pool.num_holders()))
+        return int_array(np.bincount(last_turn[freed], minlength=len(rows)).cumsum())
+
     def num_missing(self, rows: IntArray, num_tokens: IntArray) -> IntArray:
         """Return how many blocks each row lacks to hold that many tokens: `[num_rows]`."""
         wanted = (num_tokens + (self.block_size - 1)) // self.block_size

@@ -46,9 +46,9 @@ class BlockPool:
         free: BoolArray = self._ref_counts == 0
         return free
 
-    def num_holders(self, block_ids: IntArray) -> IntArray:
-        """Return how many hold each block."""
-        return int_array(self._ref_counts[block_ids])
+    def num_holders(self, block_ids: IntArray | None = None) -> IntArray:
+        """Return how many hold each of these blocks, of all by default."""
+        return int_array(self._ref_counts if block_ids is None else self._ref_counts[block_ids])
 
     def allocate(self, count: int) -> IntArray | None:
         """Take that many blocks, each with one holder; None if there are fewer."""

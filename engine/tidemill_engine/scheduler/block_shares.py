@@ -1,7 +1,8 @@
 """How much of the KV cache a tenant's running requests hold, and by how much another one would be too many.
 
 Knows tenants' rows and the blocks in their tables, shared ones once. Does not know the order, nor what an
-output is going to add: what counts is what is held and what admitted prompts still need.
+output is going to add: what counts is what is held and what admitted prompts still need. So a tenant may grow
+beyond its share while blocks are free, and pays first when they are not.
 """
 
 from __future__ import annotations
@@ -36,6 +37,11 @@ class BlockShares:
         if most == self._most_blocks or committed + num_blocks <= most:
             return 0
         return max(0, self.num_committed(tenant_index) + num_blocks - most)
+
+    def is_over(self, tenant_index: int) -> bool:
+        """Say whether a tenant's running requests hold more than its share; a single one may."""
+        is_single = self._queue.tenants.num_running(tenant_index) < 2
+        return not is_single and self.excess(tenant_index, 0, self._kv.num_held_blocks) > 0
 
     def num_committed(self, tenant_index: int) -> int:
         """Return the blocks that a tenant's running requests hold, or that their prompts still need."""

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tidemill_engine.scheduler.admission import AdmissionGate
+from tidemill_engine.scheduler.block_shares import BlockShares
 from tidemill_engine.scheduler.crowd import Crowd
 from tidemill_engine.scheduler.intake import Intake
 from tidemill_engine.scheduler.lifecycle import RequestLifecycle
@@ -46,13 +47,15 @@ class ContinuousScheduler(RequestLifecycle):
     ) -> None:
         super().__init__(config, kv, limits, seams)
         self._gate = AdmissionGate(config.watermarks, kv.num_blocks, config.admission)
-        self._preemptor = Preemptor(self._rows, kv, self._queue, self._seams.costs)
+        shares = BlockShares(self._rows, kv, self._queue, self._gate.most_blocks)
+        self._preemptor = Preemptor(self._rows, kv, self._queue, self._seams.costs, shares)
         self._chunks = self._seams.make_chunks(self._rows)
         parts = Parts(
             rows=self._rows,
             kv=kv,
             queue=self._queue,
             gate=self._gate,
+            shares=shares,
             sharing=self._sharing,
             preemptor=self._preemptor,
             composer=self._composer,

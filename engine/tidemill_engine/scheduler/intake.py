@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tidemill_engine.request import Request, RequestStatus
-from tidemill_engine.scheduler.block_shares import BlockShares
+from tidemill_engine.step import int_array
 
 if TYPE_CHECKING:
     from tidemill_engine.scheduler.parts import Parts
@@ -43,7 +43,7 @@ class Intake:
         self._parts = parts
         self._rows = parts.rows
         self._kv = parts.kv
-        self._shares = BlockShares(parts.rows, parts.kv, parts.queue, parts.gate.most_blocks)
+        self._shares = parts.shares
 
     def admit(self, plan: StepPlan) -> None:
         """Let waiting requests in, in order, as long as budget, rows, blocks and watermarks allow."""
@@ -108,10 +108,11 @@ class Intake:
         num_own = parts.queue.tenants.num_running(head.tenant_index)
         if has_its_slots or excess:
             victims = [row for row in victims if self._rows.tenant_index[row] == head.tenant_index]
-        stopped = int(self._kv.num_held[~self._rows.is_running].sum())
-        gone = [0, *np.cumsum(self._kv.num_held[victims]).tolist()]
-        for count, num_freed in enumerate(gone):
-            beside, num_blocks = self._rows.num_running - count, stopped + num_freed
+        stopped = np.flatnonzero(~self._rows.is_running)
+        gone = self._kv.num_freed_in_turn(int_array([*stopped, *victims]), offer.found).tolist()
+        by_then = [0, *gone][len(stopped) :]
+        for count, num_blocks in enumerate(by_then):
+            beside, num_freed = self._rows.num_running - count, num_blocks - by_then[0]
             has_blocks = need.num_blocks_now <= self._kv.num_free_blocks + num_blocks
             is_admitted = beside == 0 or parts.gate.admits(committed - num_blocks, need.num_blocks)
             has_slot = beside < self._rows.num_rows and count >= has_its_slots
@@ -122,7 +123,8 @@ class Intake:
 
     def first_chunk(self, request: Request) -> tuple[int, int]:
         """Return how many tokens a waiting request would begin with, and behind how many cached ones."""
-        computed = len(self._parts.sharing.find(request).found) * self._kv.block_size
+        sharing = self._parts.sharing
+        computed = sharing.num_skipped_tokens(request, sharing.find(request))
         return self._parts.composer.chunk_of(request.num_tokens - computed), computed
 
     def num_committed_blocks(self) -> int:
@@ -139,16 +141,13 @@ class Intake:
     def _need(self, request: Request, offer: Offer) -> _Need:
         """Work out what admitting a request takes."""
         in_all = self._kv.num_blocks_for(request.num_tokens + 1)
+        computed = self._parts.sharing.num_skipped_tokens(request, offer)
+        found = offer.found
         if request.swapped is not None:
-            found = offer.found[: request.num_swapped_tokens // self._kv.block_size]
-            computed = request.num_swapped_tokens
+            found = found[: computed // self._kv.block_size]
         elif offer.fork_from is not None:
-            computed = request.num_prompt_tokens - 1
             num_shared = computed // self._kv.block_size
             return _Need(num_blocks=in_all - num_shared, num_blocks_now=1, num_computed_tokens=computed)
-        else:
-            found = offer.found
-            computed = len(found) * self._kv.block_size
         num_revived = self._kv.num_revived(found)
         next_blocks = self._kv.num_blocks_for(computed + 1)
         return _Need(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tidemill_engine.kv import KVCacheManager
     from tidemill_engine.scheduler.admission import AdmissionGate
+    from tidemill_engine.scheduler.block_shares import BlockShares
     from tidemill_engine.scheduler.compose import Composer
     from tidemill_engine.scheduler.preemption import Preemptor
     from tidemill_engine.scheduler.rows import RowTable
@@ -23,6 +24,7 @@ class Parts:
     kv: KVCacheManager
     queue: WaitingQueue
     gate: AdmissionGate
+    shares: BlockShares
     sharing: PrefixSharing
     preemptor: Preemptor
     composer: Composer

@@ -1,7 +1,7 @@
 """Who gives way when blocks run out, and whether what it has computed is copied or computed again.
 
-Knows the order of victims, the anchor and costs. Does not know budgets. A request preempted twice becomes
-the anchor, one at a time, which is never a victim again: so somebody always finishes.
+Knows the order of victims, tenants' shares, the anchor and costs. Does not know budgets. A request preempted
+twice becomes the anchor, one at a time, which is never a victim again: so somebody always finishes.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from tidemill_engine.request import Request, RequestStatus
 if TYPE_CHECKING:
     from tidemill_engine.kv import KVCacheManager
     from tidemill_engine.scheduler.base import PreemptionCosts
+    from tidemill_engine.scheduler.block_shares import BlockShares
     from tidemill_engine.scheduler.plan import StepPlan
     from tidemill_engine.scheduler.rows import RowTable
     from tidemill_engine.scheduler.waiting import WaitingQueue
@@ -32,22 +33,35 @@ class Preemptor:
     """Chooses victims and sends them back to the queue."""
 
     def __init__(
-        self, rows: RowTable, kv: KVCacheManager, queue: WaitingQueue, costs: PreemptionCosts
+        self,
+        rows: RowTable,
+        kv: KVCacheManager,
+        queue: WaitingQueue,
+        costs: PreemptionCosts,
+        shares: BlockShares,
     ) -> None:
         self._rows = rows
         self._kv = kv
         self._queue = queue
         self._costs = costs
+        self._shares = shares
         self._anchor: Request | None = None
         self._carried: list[IntArray] = []
         self.num_preemptions = 0
         self.num_swapped = 0
 
     def choose(self, step_id: int, *, spares_resumed: bool) -> int | None:
-        """Return the last running row in the order that may be preempted; None if there is none."""
+        """Return the last running row in the order that may be preempted; None if there is none.
+
+        Tenants whose outputs have grown beyond their share of the blocks pay first.
+        """
         if self._rows.num_running < 2:
             return None
         victims = self._victims(step_id, spares_resumed=spares_resumed)
+        overgrown = {
+            index for index in {victim.tenant_index for victim in victims} if self._shares.is_over(index)
+        }
+        victims = [victim for victim in victims if victim.tenant_index in overgrown] or victims
         return max(victims, key=self._queue.victim_key).row if victims else None
 
     def lower_rows(self, request: Request, step_id: int) -> list[int]:

@@ -155,11 +155,12 @@ class RunningWork:
             return False
         under_way = self._rows.num_tokens[prefills] - self._rows.num_computed_tokens[prefills]
         left = plan.token_budget - int(under_way.sum())
+        sharing = self._parts.sharing
         for request in self._queue.requests():
-            offer = self._parts.sharing.find(request)
+            offer = sharing.find(request)
             if offer.is_awaited or request.swapped is not None:
                 return False
-            left -= request.num_tokens - len(offer.found) * self._kv.block_size
+            left -= request.num_tokens - sharing.num_skipped_tokens(request, offer)
         return left >= 0
 
     def _num_joining(self) -> int:
@@ -173,4 +174,5 @@ class RunningWork:
 
     def _num_retiring_blocks(self) -> int:
         """Return the blocks of stopped rows, which come back when the steps in flight retire."""
-        return int(self._kv.num_held[~self._rows.is_running].sum())
+        stopped = int_array(np.flatnonzero(~self._rows.is_running & (self._kv.num_held > 0)))
+        return int(self._kv.num_freed_in_turn(stopped)[-1]) if len(stopped) else 0

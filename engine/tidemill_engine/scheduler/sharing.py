@@ -77,6 +77,14 @@ class PrefixSharing:
         request.awaited = request.chain[len(found)] if len(found) < num_full else None
         return Offer(found=found, is_awaited=request.awaited in self._leaders)
 
+    def num_skipped_tokens(self, request: Request, offer: Offer) -> int:
+        """Return how many of its tokens a request need not compute if it begins with what it is offered."""
+        if request.swapped is not None:
+            return request.num_swapped_tokens
+        if offer.fork_from is not None:
+            return request.num_prompt_tokens - 1
+        return len(offer.found) << self._shift
+
     def is_affine(self, request: Request) -> bool:
         """Say whether the start of a waiting request's prompt is cached or being computed."""
         roots = self._kv.roots
