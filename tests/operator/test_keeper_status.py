@@ -7,12 +7,24 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
-from scaling_builders import NOON, FakeDecide, engine_answer, gateway_answer, make_keeper
+from scaling_builders import (
+    NOON,
+    NOON_TEXT,
+    FakeDecide,
+    engine_answer,
+    gateway_answer,
+    make_facts,
+    make_keeper,
+    make_policy,
+)
 from tidemill_operator import names
+from tidemill_operator.autoscaling.decide import desired_replicas
 from tidemill_operator.autoscaling.model import Clamp, Finding, HistoryEntry, Learned, ScalingState, Term
-from tidemill_operator.fleet.keeper import RENEW_SECONDS, REWRITE_SECONDS
+from tidemill_operator.autoscaling.policy import SloTargets
+from tidemill_operator.fleet.keeper import RENEW_SECONDS, REWRITE_SECONDS, Keeper
 
 NO_METRICS = Finding(condition="MetricsAvailable", status="False", reason="MostMissing", message="2 of 2")
 STATE = ScalingState(
@@ -50,6 +62,27 @@ def test_until_it_decides_again_a_restart_changes_no_status() -> None:
     assert reborn.view.status == keeper.view.status
     assert reborn.view.conditions == keeper.view.conditions
     assert reborn.view.desired is None
+
+
+@pytest.mark.parametrize(
+    ("sentence", "away", "changes", "expected"),
+    [
+        ("it says what it said", 30.0, {}, "True"),
+        ("nobody has measured it for five minutes", 400.0, {}, "Unknown"),
+        ("what is promised may have changed", 30.0, {"generation": 4}, "Unknown"),
+    ],
+)
+def test_what_was_said_of_the_objectives_stands_over_a_restart(
+    sentence: str, away: float, changes: dict[str, Any], expected: str
+) -> None:
+    policy = make_policy(slo=SloTargets(time_to_first_token_seconds=1.0))
+    said = {"type": "SLOMet", "status": "True", "reason": "WithinObjectives", "message": ""}
+    condition = said | {"observedGeneration": 3}
+    status = {"scaling": {"updateTime": NOON_TEXT}, "conditions": [condition]}
+    keeper = Keeper(make_facts(policy=policy, **{"generation": 3} | changes), status, desired_replicas)
+    keeper.decide(NOON + away)
+    found = {condition.type: condition for condition in keeper.view.conditions}["SLOMet"]
+    assert found.status == expected, sentence
 
 
 def test_a_lost_status_starts_from_nothing_known() -> None:

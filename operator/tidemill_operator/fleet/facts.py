@@ -31,6 +31,7 @@ class ServiceFacts:
 
     key: Key
     uid: str
+    generation: int = 0
     policy: ScalingPolicy
     pods: tuple[PodView, ...] = ()
     gateways: tuple[GatewayView, ...] = ()
@@ -80,6 +81,7 @@ def facts_of(
     return ServiceFacts(
         key=Key(metadata["namespace"], metadata["name"]),
         uid=metadata["uid"],
+        generation=metadata.get("generation", 0),
         policy=policy,
         pods=tuple(pod for pod in observed.pods if pod.phase not in FINISHED_PHASES),
         gateways=(*observed.gateways, *observed.leaving_gateways),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from tidemill_operator.autoscaling.memory import Memory
 from tidemill_operator.autoscaling.model import Decision, FleetLoad, ScalingPolicy, ScalingState
 from tidemill_operator.autoscaling.state_json import from_json, time_text, unix_time
 from tidemill_operator.fleet.facts import KnownDemand, KnownFigures, ServiceFacts, fleet_load
@@ -18,6 +19,7 @@ from tidemill_operator.fleet.summary import (
     document_of,
     figures_of,
     previous_conditions,
+    previous_verdict,
     status_of,
 )
 from tidemill_operator.scaling_view import ScalingView
@@ -45,7 +47,7 @@ class Keeper:
         self.figures = Figures()
         self.document: dict[str, Any] | None = None
         self._decide = decide
-        self._state = from_json(scaling)
+        self._state = replace(from_json(scaling), memory=Memory(verdict=previous_verdict(status, facts)))
         self._engines: dict[str, KnownFigures] = {}
         self._gateways: dict[str, KnownDemand] = {}
         self._first_ready = unix_time(scaling.get("firstReadyTime"))

@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tidemill_operator.autoscaling.memory import Verdict
 from tidemill_operator.autoscaling.model import Decision, FleetLoad, ScalingPolicy
-from tidemill_operator.autoscaling.state_json import time_text, to_json
-from tidemill_operator.situation import SCALING_CONDITIONS, Condition
+from tidemill_operator.autoscaling.state_json import time_text, to_json, unix_time
+from tidemill_operator.fleet.facts import ServiceFacts
+from tidemill_operator.situation import SCALING_CONDITIONS, SLO_MET, Condition
 
 Raw = Mapping[str, Any]
 
@@ -110,6 +112,22 @@ def previous_conditions(status: Raw) -> tuple[Condition, ...]:
         for found in status.get("conditions") or ()
         if found.get("type") in SCALING_CONDITIONS
     )
+
+
+def previous_verdict(status: Raw, facts: ServiceFacts) -> Verdict | None:
+    """Read back what SLOMet said and stood on at the last write; None where the spec has changed since."""
+    written = unix_time((status.get("scaling") or {}).get("updateTime"))
+    for found in status.get("conditions") or ():
+        is_same_spec = found.get("observedGeneration", 0) == facts.generation
+        if found.get("type") == SLO_MET and is_same_spec and written is not None:
+            state = found.get("status")
+            return Verdict(
+                status=state if state in ("True", "False") else "Unknown",
+                reason=str(found.get("reason") or "Unknown"),
+                agreed_at=written,
+                slo=facts.policy.slo,
+            )
+    return None
 
 
 def document_of(policy: ScalingPolicy, decision: Decision, figures: Figures, at: float) -> dict[str, Any]:
