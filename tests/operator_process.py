@@ -6,7 +6,6 @@ import base64
 import http.client
 import json
 import os
-import socket
 import ssl
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from api_proxy import ApiProxy, tls_of
+from free_ports import free_port
 from tidemill_operator import names
 
 if TYPE_CHECKING:
@@ -82,9 +82,7 @@ class Operator:
         is_namespaced: bool = True,
         arguments: tuple[str, ...] = (),
     ) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.log = log
         command = [
             sys.executable, "-m", "tidemill_operator", "run",
@@ -157,16 +155,29 @@ class Admin:
 
     def __call__(self, method: str, path: str, body: Object | None = None, kind: str = "json") -> Object:
         """Send one request and give the answer, whatever its status."""
+        headers = {"Content-Type": f"application/{kind}", "Accept": "application/json"}
+        content = None if body is None else json.dumps(body)
+        is_kept = self._connection is not None
+        try:
+            text = self._answer(method, path, content, headers)
+        except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError, ssl.SSLEOFError):
+            if not is_kept:
+                raise
+            # The server had closed a connection that was idle for long, and so has not seen the request.
+            text = self._answer(method, path, content, headers)
+        parsed: Object = json.loads(text or b"{}")
+        return parsed
+
+    def _answer(self, method: str, path: str, content: str | None, headers: dict[str, str]) -> bytes:
         if self._connection is None:
             self._connection = http.client.HTTPSConnection(self._address, context=self._tls, timeout=30)
-        headers = {"Content-Type": f"application/{kind}", "Accept": "application/json"}
         try:
-            self._connection.request(method, path, None if body is None else json.dumps(body), headers)
-            parsed: Object = json.loads(self._connection.getresponse().read() or b"{}")
-        except (OSError, http.client.HTTPException, ssl.SSLError):
+            self._connection.request(method, path, content, headers)
+            return self._connection.getresponse().read()
+        except (OSError, http.client.HTTPException):
+            self._connection.close()
             self._connection = None
             raise
-        return parsed
 
     def items(self, path: str) -> list[Object]:
         """Give the items of a list."""

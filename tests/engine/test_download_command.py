@@ -10,8 +10,9 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from aiohttp.test_utils import BaseTestServer, TestServer, unused_port
+from aiohttp.test_utils import BaseTestServer, TestServer
 
+from free_ports import free_port
 from model_servers import COMMIT, Fault, HubStandIn
 
 PATH = f"/org/model/resolve/{COMMIT}/a.gguf"
@@ -23,7 +24,7 @@ class Command:
     def __init__(self, folder: Path, hub: HubStandIn) -> None:
         self.folder = folder
         self.hub = hub
-        self.port = unused_port()
+        self.port = free_port()
         (folder / "token").write_text("admin-token\n")
 
     async def start(self, server: BaseTestServer, uri: str = "hf://org/model") -> asyncio.subprocess.Process:
