@@ -69,7 +69,7 @@ class DemandBook:
         return self._services.setdefault(key, ServiceDemand())
 
     def arrive(self, key: ServiceKey, num_prompt_tokens: int, now: float) -> None:
-        """Count a request that wants to be served, whatever becomes of it."""
+        """Count a request that wants to be served and may, whatever becomes of it."""
         demand = self.of(key)
         demand.requests_total += 1
         demand.prompt_tokens_total += num_prompt_tokens

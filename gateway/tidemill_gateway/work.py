@@ -54,7 +54,6 @@ def identify_caller(request: web.Request, service: Service) -> Caller:
 async def _work(request: web.Request, target: Target, body: ReadBody, caller: Caller) -> web.StreamResponse:
     app, service, record = request.app, target.service, request[RECORD]
     ask = _ask_of(request, service, body, caller)
-    app[DEMAND].arrive(service.key, ask.num_prompt_tokens, app[AROUND].clocks.wall())
     reply = _make_reply(request, record, may_begin_early=ask.is_stream)
     cost = ask.num_prompt_tokens + EXPECTED_TOKENS
     visit = Visit(
@@ -76,6 +75,8 @@ async def _work(request: web.Request, target: Target, body: ReadBody, caller: Ca
     )
     try:
         with _WithinLimits(app, service, caller, record):
+            # What is refused at a limit is nothing that the service should grow, or stay awake, for.
+            app[DEMAND].arrive(service.key, ask.num_prompt_tokens, app[AROUND].clocks.wall())
             async with app[WAITING].admitted(visit):
                 with app[DEMAND].in_flight(service.key, ask.num_prompt_tokens) as flight:
                     record.flight = flight

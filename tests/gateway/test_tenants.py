@@ -122,6 +122,16 @@ async def test_a_tenant_over_its_rate_gets_429_and_another_one_is_not_touched() 
             assert (await response.json())["error"]["code"] == "rate_limit_exceeded"
 
 
+async def test_what_a_tenant_asks_for_beyond_its_limits_is_no_demand_that_a_service_would_grow_for() -> None:
+    tenants = [{"name": "red", "limits": {"requestsPerMinute": 2}}]
+    async with (
+        run_upstream(echo_headers) as port,
+        run_gateway(locked(port, keys=projection(red="k-red"), tenants=tenants)) as gateway,
+    ):
+        answers = [(await ask(gateway, "k-red"))[0] for _ in range(9)]
+        assert answers.count(200) == gateway.demand.of(("default", "chat")).requests_total == 2
+
+
 async def test_without_keys_the_limits_bound_everybody_together_and_no_tenant_is_named() -> None:
     async with run_upstream(echo_headers) as port:
         pods = [make_pod(port=port)]
