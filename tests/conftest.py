@@ -137,7 +137,7 @@ def crds(control_plane: TestCluster) -> TestCluster:
 def apply_crds(cluster: TestCluster) -> None:
     """Apply the CRD and wait until the API serves it."""
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", ROOT / "crds")
-    wait = ("wait", "--for=condition=Established", "--timeout=30s", "-f", ROOT / "crds")
+    wait = ("wait", "--for=condition=Established", "--timeout=120s", "-f", ROOT / "crds")
     # Right after it was made a definition has no conditions at all, which kubectl takes for an error.
     wait_until("the CRD", lambda: cluster.kubectl(*wait, check=False).returncode == 0)
 

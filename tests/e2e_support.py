@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import pytest
 from harness.errors import HarnessError
+from harness.kubectl import PATIENCE_SECONDS
 from openai import AsyncOpenAI
 
 if TYPE_CHECKING:
@@ -39,14 +40,14 @@ class Namespace:
         """Return a host name that no service of another namespace has, one still going away included."""
         return f"{name}.{self.name}.test"
 
-    def wait_ready(self, name: str, *, timeout_seconds: int = 90) -> None:
+    def wait_ready(self, name: str, *, timeout_seconds: float = PATIENCE_SECONDS) -> None:
         """Wait until a service is Ready."""
         self.cluster.kubectl(
             "wait",
             "-n",
             self.name,
             "--for=condition=Ready",
-            f"--timeout={timeout_seconds}s",
+            f"--timeout={timeout_seconds:.0f}s",
             f"infsvc/{name}",
         )
 
@@ -120,7 +121,7 @@ def in_full(error: BaseException) -> str:
     return " <- ".join(causes)
 
 
-async def wait_routed(client: AsyncOpenAI, *, timeout_seconds: float = 20) -> None:
+async def wait_routed(client: AsyncOpenAI, *, timeout_seconds: float = PATIENCE_SECONDS) -> None:
     """Wait until the ingress sends a host to a service, which it learns of a moment after Ready."""
     deadline = time.monotonic() + timeout_seconds
     while True:

@@ -127,7 +127,7 @@ class Operator:
     def end(self, signum: int) -> int:
         """Send a signal and wait for the end."""
         self.process.send_signal(signum)
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=120)
 
 
 def restricted_pod(image: str) -> Object:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from harness.kubectl import wait_until
+from harness.kubectl import PATIENCE_SECONDS, wait_until
 
 from operator_process import Operator, restricted_pod
 from tidemill_operator import names
@@ -49,7 +49,9 @@ class World:
         patch = json.dumps([{"op": "add", "path": "/spec/routing", "value": routing}])
         self.kubectl("patch", *self.scope, "infsvc/chat", "--type=json", "-p", patch)
 
-    def wait_for(self, kind: str, status: str, reason: str, *, timeout_seconds: int = 30) -> None:
+    def wait_for(
+        self, kind: str, status: str, reason: str, *, timeout_seconds: float = PATIENCE_SECONDS
+    ) -> None:
         def is_so() -> bool:
             return self.condition(kind) == (status, reason)
 
@@ -73,7 +75,7 @@ class World:
         def listed() -> list[str]:
             return [p["metadata"]["name"] for p in self.kubectl.items("pods", *self.scope, "-l", selector)]
 
-        wait_until(f"{count} pods of {revision}", lambda: len(listed()) == count, timeout_seconds=30)
+        wait_until(f"{count} pods of {revision}", lambda: len(listed()) == count)
         return listed()
 
     def patch_pod(self, pod: str, status: Object) -> None:
@@ -129,7 +131,7 @@ class World:
         )
 
     def revision(self) -> str:
-        return str(wait_until("a revision", self._update_revision, timeout_seconds=30))
+        return str(wait_until("a revision", self._update_revision))
 
     def _update_revision(self) -> str | None:
         update: str | None = self.service().get("status", {}).get("revision", {}).get("update")
@@ -154,4 +156,4 @@ def _operators_entries(obj: Object) -> list[Object]:
 def wait_for_runs(operator: Operator) -> None:
     """Wait until the operator has looked at its service at least once."""
     name = 'tidemill_operator_reconciles_total{result="done"}'
-    wait_until("a run", lambda: operator.metric(name), timeout_seconds=40)
+    wait_until("a run", lambda: operator.metric(name))

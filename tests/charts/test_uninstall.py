@@ -46,5 +46,5 @@ def test_an_uninstall_keeps_the_definition_and_the_services_unless_asked_otherwi
         assert crds.kubectl.find(CRD) is None
     finally:
         crds.kubectl("apply", "--server-side", "--force-conflicts", "-f", ROOT / "crds")
-        crds.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", ROOT / "crds")
+        crds.kubectl("wait", "--for=condition=Established", "--timeout=120s", "-f", ROOT / "crds")
     assert crds.kubectl.items("infsvc", "-n", namespace) == []

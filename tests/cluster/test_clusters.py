@@ -88,7 +88,7 @@ def hello(cluster: TestCluster, namespace: str) -> str:
     items = hello_objects(cluster.images["operator"])
     manifest = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
     cluster.kubectl("apply", "-n", namespace, "-f", "-", stdin=manifest)
-    cluster.kubectl("wait", "-n", namespace, "--for=condition=Ready", "pod/hello", "--timeout=60s")
+    cluster.kubectl("wait", "-n", namespace, "--for=condition=Ready", "pod/hello", "--timeout=120s")
     return namespace
 
 
@@ -107,7 +107,7 @@ def test_a_service_is_found_by_name_and_an_unknown_name_does_not_exist(
     def fetch() -> str:
         return cluster.kubectl("exec", "-n", hello, "hello", "--", "python", "-c", code, check=False).stdout
 
-    assert f"hello web.{hello}.svc.cluster.local" in wait_until("the service", fetch, timeout_seconds=20)
+    assert f"hello web.{hello}.svc.cluster.local" in wait_until("the service", fetch)
     lookup = "import socket; socket.gethostbyname('nobody.example')"
     result = cluster.kubectl("exec", "-n", hello, "hello", "--", "python", "-c", lookup, check=False)
     assert "Name or service not known" in result.stderr
@@ -122,7 +122,7 @@ def test_an_ingress_host_reaches_the_pod_and_other_hosts_do_not(cluster: TestClu
         except urllib.error.HTTPError as error:
             return error.code
 
-    wait_until("the ingress", lambda: status("hello.test") == 200, timeout_seconds=20)
+    wait_until("the ingress", lambda: status("hello.test") == 200)
     assert status("nobody.test") == 404
     address = cluster.kubectl.get("ingress", "-n", hello, "web")["status"]["loadBalancer"]["ingress"][0]["ip"]
     assert address in (cluster.ingress_url or "")

@@ -55,6 +55,6 @@ def hub_files(release: TestCluster, tmp_path: Path) -> Iterator[dict[str, bytes]
         hub_pod(release.images["operator"]),
     ):
         release.kubectl("create", "-n", HUB_NAMESPACE, "-f", "-", stdin=json.dumps(manifest))
-    release.kubectl("wait", "-n", HUB_NAMESPACE, "--for=condition=Ready", "pod/hub", "--timeout=60s")
+    release.kubectl("wait", "-n", HUB_NAMESPACE, "--for=condition=Ready", "pod/hub", "--timeout=120s")
     yield files
     release.kubectl("delete", "namespace", HUB_NAMESPACE, "--wait=false")

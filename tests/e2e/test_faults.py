@@ -55,10 +55,10 @@ async def test_a_killed_core_ends_streams_with_an_error_and_the_kubelet_heals_th
         await wait_routed(client)
         begun = asyncio.Event()
         reading = asyncio.create_task(read_stream(client, begun))
-        await asyncio.wait_for(begun.wait(), timeout=30)
+        await asyncio.wait_for(begun.wait(), timeout=120)
         killed_at = await asyncio.to_thread(kill_core, space, pod)
         with pytest.raises(openai.APIError, match="core"):
-            await asyncio.wait_for(reading, timeout=30)
+            await asyncio.wait_for(reading, timeout=120)
 
         def restarted() -> Object | None:
             status: Object = space.pods("crash")[0]["status"]["containerStatuses"][0]

@@ -43,7 +43,7 @@ async def status_with(space: Namespace, http: aiohttp.ClientSession, key: str) -
 
 
 async def until_status(space: Namespace, http: aiohttp.ClientSession, key: str, status: int) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while await status_with(space, http, key) != status:  # noqa: ASYNC110 - a Secret has no event here
             await asyncio.sleep(0.5)
 
@@ -84,13 +84,13 @@ async def test_streams_finish_while_the_gateways_are_rolled(space: Namespace, si
     async with space.client(space.host("steady")) as client:
         await wait_routed(client)
         reading = [asyncio.create_task(read_stream(client, number, begun[number])) for number in range(4)]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             await asyncio.gather(*(event.wait() for event in begun))
         kubectl = space.cluster.kubectl
         await asyncio.to_thread(
             kubectl, "rollout", "restart", "-n", RELEASE_NAMESPACE, "deployment/tidemill-gateway"
         )
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(120):
             assert await asyncio.gather(*reading) == [NUM_TOKENS] * 4
 
         def is_rolled() -> bool:

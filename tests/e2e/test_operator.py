@@ -46,7 +46,7 @@ def leader(space: Namespace) -> str:
     def living() -> str | None:
         return next((pod for pod in operator_pods(space) if holder(space).startswith(pod)), None)
 
-    return wait_until("a living holder of the lease", living, timeout_seconds=40)
+    return wait_until("a living holder of the lease", living)
 
 
 def test_an_operator_killed_in_mid_reconcile_is_finished_by_the_next(
@@ -67,7 +67,7 @@ def test_an_operator_killed_in_mid_reconcile_is_finished_by_the_next(
     identity = holder(space)
     kill(space, before)
     space.cluster.kubectl("delete", "-n", space.name, "resourcequota/no-services")
-    space.wait_ready("half", timeout_seconds=90)
+    space.wait_ready("half")
     assert [x for x in space.owned() if x == "service/half"]
     assert holder(space) not in {"", identity}
 
@@ -77,10 +77,10 @@ def two_operators(space: Namespace) -> Iterator[Namespace]:
     """Offer a namespace while two operators run."""
     namespace = ("-n", RELEASE_NAMESPACE)
     space.cluster.kubectl("scale", *namespace, DEPLOYMENT, "--replicas=2")
-    space.cluster.kubectl("rollout", "status", *namespace, DEPLOYMENT, "--timeout=60s")
+    space.cluster.kubectl("rollout", "status", *namespace, DEPLOYMENT, "--timeout=120s")
     yield space
     space.cluster.kubectl("scale", *namespace, DEPLOYMENT, "--replicas=1")
-    space.cluster.kubectl("rollout", "status", *namespace, DEPLOYMENT, "--timeout=60s")
+    space.cluster.kubectl("rollout", "status", *namespace, DEPLOYMENT, "--timeout=120s")
 
 
 def test_of_two_operators_one_acts_and_the_other_takes_over(
@@ -97,7 +97,7 @@ def test_of_two_operators_one_acts_and_the_other_takes_over(
 
     before = holder(space)
     kill(space, acting)
-    wait_until("another holder", lambda: holder(space) not in {"", before}, timeout_seconds=40)
+    wait_until("another holder", lambda: holder(space) not in {"", before})
     space.cluster.kubectl("scale", "-n", space.name, "infsvc/one", "--replicas=2")
     wait_until("the second replica", lambda: len(space.pods("one")) == 2)
 
@@ -107,7 +107,7 @@ def test_deleting_a_service_removes_all_its_children(space: Namespace, sim_engin
     space.wait_ready("gone")
     assert {"service/gone", "secret/gone-admin-token"} <= set(space.owned())
     space.cluster.kubectl("delete", "-n", space.name, "infsvc/gone")
-    wait_until("an empty namespace", lambda: not space.owned(), timeout_seconds=60)
+    wait_until("an empty namespace", lambda: not space.owned())
 
 
 def test_a_child_removed_by_hand_comes_back(space: Namespace, sim_engine: str) -> None:

@@ -119,7 +119,7 @@ async def test_the_replica_with_the_least_to_do_is_the_one_that_goes(three: Name
         reading = [
             asyncio.create_task(read_stream(client, "steady", f"long {n}", 1500, begun[n])) for n in range(2)
         ]
-        await asyncio.wait_for(asyncio.gather(*(event.wait() for event in begun)), timeout=30)
+        await asyncio.wait_for(asyncio.gather(*(event.wait() for event in begun)), timeout=120)
         await asyncio.to_thread(scale, three, "steady", 2)
         await asyncio.to_thread(settle, three, "steady", 2)
         assert not any(task.done() for task in reading)
@@ -135,7 +135,7 @@ async def test_a_drain_beyond_its_deadline_cuts_only_what_was_left_and_says_so(
         await wait_routed(client)
         short = asyncio.create_task(read_stream(client, "hasty", "short", 200))
         long = asyncio.create_task(read_stream(client, "hasty", "long", 3000))
-        await asyncio.to_thread(wait_until, "two streams", lambda: _is_busy(space), timeout_seconds=30)
+        await asyncio.to_thread(wait_until, "two streams", lambda: _is_busy(space))
         await asyncio.to_thread(scale, space, "hasty", 0)
         assert await short
         with pytest.raises(openai.APIError):
@@ -154,7 +154,7 @@ async def test_a_deletion_that_cuts_streams_says_how_many(
     async with space.client(space.host("hasty")) as client:
         await wait_routed(client)
         streams = [asyncio.create_task(read_stream(client, "hasty", f"long {n}", 3000)) for n in range(2)]
-        await asyncio.to_thread(wait_until, "two streams", lambda: _is_busy(space), timeout_seconds=30)
+        await asyncio.to_thread(wait_until, "two streams", lambda: _is_busy(space))
         delete = ("delete", "-n", space.name, "infsvc/hasty", f"--cascade={cascade}", "--wait=false")
         await asyncio.to_thread(space.cluster.kubectl, *delete)
         for stream in streams:
@@ -192,7 +192,7 @@ async def test_deleting_a_service_lets_its_streams_finish(space: Namespace, sim_
         undisturbed = await read_stream(client, "leaving", "to the end", 240)
         begun = asyncio.Event()
         reading = asyncio.create_task(read_stream(client, "leaving", "to the end", 240, begun))
-        await asyncio.wait_for(begun.wait(), timeout=30)
+        await asyncio.wait_for(begun.wait(), timeout=120)
         await asyncio.to_thread(
             space.cluster.kubectl, "delete", "-n", space.name, "infsvc/leaving", "--cascade=foreground"
         )
@@ -217,7 +217,7 @@ async def test_a_rollout_goes_on_where_every_gpu_is_taken_and_says_how(
             found = space.condition("gpus", "CapacityAvailable")
             return found if found.get("reason") == "NoRoomToSurge" else None
 
-        condition = await asyncio.to_thread(wait_until, "the condition", said, timeout_seconds=60)
+        condition = await asyncio.to_thread(wait_until, "the condition", said)
         assert "nvidia.com/gpu" in condition["message"]
         await asyncio.to_thread(settle, space, "gpus", gpus)
     revisions = {pod["metadata"]["labels"]["serving.tidemill.dev/revision"] for pod in space.pods("gpus")}

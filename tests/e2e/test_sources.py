@@ -71,7 +71,6 @@ async def test_a_model_is_downloaded_with_its_secret_told_of_answers_and_is_kept
     wait_until(
         "the hub's refusal",
         lambda: space.condition("tiny", "Ready").get("reason") == "DownloadUnauthorized",
-        timeout_seconds=90,
     )
     assert space.service("tiny")["status"]["model"]["lastFailure"]["exitCode"] == 20
 
@@ -88,7 +87,7 @@ async def test_a_model_is_downloaded_with_its_secret_told_of_answers_and_is_kept
         model: Object = space.service("tiny")["status"].get("model", {})
         return model if model.get("totalBytes") == total else None
 
-    told = wait_until("the progress of the download", progress, timeout_seconds=60)
+    told = wait_until("the progress of the download", progress)
     assert 0 <= told["loadedBytes"] <= total - len(hub_files[WEIGHTS])
     space.cluster.kubectl("exec", "-n", HUB_NAMESPACE, "hub", "--", "python", "-c", RELEASE)
     space.wait_ready("tiny", timeout_seconds=120)
@@ -195,7 +194,7 @@ async def test_a_model_split_over_two_gpus_says_the_same_and_restarts_when_a_par
 
     ended = wait_until("the restarted container", is_back, timeout_seconds=120)["lastState"]["terminated"]
     assert ended["exitCode"] == 4
-    space.wait_ready("tiny", timeout_seconds=60)
+    space.wait_ready("tiny")
     assert await answers(space) == whole
 
 

@@ -70,7 +70,7 @@ def test_a_service_that_cannot_run_says_why_and_is_never_ready(space: Namespace,
             return ready.get("reason") == case.reason and case.words in ready.get("message", "")
 
         try:
-            wait_until(f"{name}: {case.reason}", says_so, timeout_seconds=90)
+            wait_until(f"{name}: {case.reason}", says_so)
         except Exception as error:
             raise AssertionError(f"{error}: {conditions_of(space.service(name)).get('Ready')}") from error
     for name, case in wrong.items():

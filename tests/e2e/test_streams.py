@@ -52,7 +52,7 @@ async def test_every_stream_is_finished(
     async with space.client(space.host("steady")) as client:
         await wait_routed(client)
         reading = [asyncio.create_task(count_tokens(client, n, begun[n])) for n in range(NUM_STREAMS)]
-        await asyncio.wait_for(asyncio.gather(*(event.wait() for event in begun)), timeout=30)
+        await asyncio.wait_for(asyncio.gather(*(event.wait() for event in begun)), timeout=120)
         await asyncio.to_thread(disturb, space)
         counts = await asyncio.wait_for(asyncio.gather(*reading), timeout=90)
     assert counts == [NUM_TOKENS] * NUM_STREAMS

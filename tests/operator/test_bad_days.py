@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from harness.kubectl import wait_until
+from harness.kubectl import PATIENCE_SECONDS, wait_until
 
 from api_proxy import Faults
 from operator_process import EAGER, Account, Admin, Kubelet, Operator, restricted_pod
@@ -116,7 +116,7 @@ class World:
         """Tell whether every service says of its newest generation that all is done."""
         return all(_is_settled(service) for service in self.services().values())
 
-    def wait_settled(self, what: str, *, timeout_seconds: int = 90) -> None:
+    def wait_settled(self, what: str, *, timeout_seconds: float = PATIENCE_SECONDS) -> None:
         try:
             wait_until(what, self.settled, timeout_seconds=timeout_seconds)
         except Exception as error:
@@ -209,24 +209,24 @@ def test_an_operator_killed_at_any_write_is_finished_by_the_next(
     chance = random.Random(SEED)
     world.make_gateway()
     leading = world.start()
-    wait_until("a leader", lambda: leading.metric("tidemill_operator_is_leader"), timeout_seconds=60)
+    wait_until("a leader", lambda: leading.metric("tidemill_operator_is_leader"))
     standby = world.start()
     for number in range(NUM_KILLS):
         doomed = leading
         world.proxy.at_write(chance.randint(1, 12), doomed.process.kill, is_before=chance.random() < 0.5)
         STEPS[number % len(STEPS)](world)
-        assert doomed.process.wait(timeout=60) == -signal.SIGKILL
+        assert doomed.process.wait(timeout=120) == -signal.SIGKILL
         world.admin("DELETE", world.lease)
         leading, standby = standby, world.start()
     for step in STEPS[: len(STEPS) - 1]:
         step(world)
         world.wait_settled("the services after all kills")
     STEPS[-1](world)
-    wait_until("the deleted service's children to go", lambda: not _of(world, "b"), timeout_seconds=60)
+    wait_until("the deleted service's children to go", lambda: not _of(world, "b"))
     assert orphans_of(world.services(), world.objects()) == []
     killed = shape_of(_of(world, "a"))
     world.delete("a")
-    wait_until("an empty namespace", lambda: not world.objects(), timeout_seconds=60)
+    wait_until("an empty namespace", lambda: not world.objects())
 
     for step in (STEPS[0], STEPS[2], STEPS[4]):
         step(world)
@@ -264,7 +264,7 @@ def test_converges_through_an_api_server_on_a_bad_day_with_a_bounded_number_of_r
     world = make_world(7)
     world.make_gateway()
     operator = world.start()
-    wait_until("a leader", lambda: operator.metric("tidemill_operator_is_leader"), timeout_seconds=60)
+    wait_until("a leader", lambda: operator.metric("tidemill_operator_is_leader"))
     world.proxy.misbehave(BAD_DAY)
     num_days = 0
     while num_days == 0 or not world.proxy.counts.keys() >= BAD_THINGS:
@@ -276,7 +276,7 @@ def test_converges_through_an_api_server_on_a_bad_day_with_a_bounded_number_of_r
     assert operator.process.poll() is None, "the operator must live through it"
     world.proxy.misbehave(Faults())
     world.delete("b")
-    wait_until("the deleted service's children to go", lambda: not _of(world, "b"), timeout_seconds=60)
+    wait_until("the deleted service's children to go", lambda: not _of(world, "b"))
     assert orphans_of(world.services(), world.objects()) == []
     harmed = {what: count for what, count in world.proxy.counts.items() if not what.isupper()}
     total = sum(count for what, count in world.proxy.counts.items() if what.isupper())

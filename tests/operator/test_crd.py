@@ -158,4 +158,4 @@ def test_belongs_to_the_category(crds: TestCluster, namespace: str) -> None:
         shown = crds.kubectl("get", names.CATEGORY, "-n", namespace, "-o", "name", check=False).stdout
         return "inferenceservice.serving.tidemill.dev/chat" in shown or None
 
-    assert wait_until("the category lists the service", listed, timeout_seconds=20)
+    assert wait_until("the category lists the service", listed)

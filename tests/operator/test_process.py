@@ -55,7 +55,7 @@ def test_ready_means_that_replicas_and_gateway_are_ready(world: World, start: Ca
     world.make_ready(pods)
     world.wait_for("Ready", "False", "NoGatewayReady")
     world.make_gateway()
-    world.kubectl("wait", *world.scope, "infsvc/chat", "--for=condition=Ready", "--timeout=30s")
+    world.kubectl("wait", *world.scope, "infsvc/chat", "--for=condition=Ready", "--timeout=120s")
     world.wait_for("Progressing", "False", "Settled")
     endpoints = world.kubectl.get(*world.scope, "endpointslice", "chat-gateway")["endpoints"]
     assert [endpoint["addresses"] for endpoint in endpoints] == [["10.1.1.1"]]
@@ -121,7 +121,6 @@ def test_a_deployment_scaled_by_hand_is_put_back(world: World, start: Callable[[
     wait_until(
         "an event that says so",
         lambda: any(e["reason"] == "ReplicasPutBack" for e in world.events()),
-        timeout_seconds=30,
     )
     assert world.deployments() == {revision: 2}
 
@@ -153,7 +152,6 @@ def test_a_pod_of_someone_else_with_our_labels_counts_for_nothing(
     wait_until(
         "the operator to look again",
         lambda: world.service()["status"]["desiredReplicas"] == 2,
-        timeout_seconds=30,
     )
     assert world.service()["status"]["readyReplicas"] == 0
     assert world.condition("Ready")[0] == "False"
@@ -179,7 +177,6 @@ def test_a_deleted_admin_token_is_made_anew_at_once(world: World, start: Callabl
     made = wait_until(
         "a new Secret",
         lambda: world.kubectl.find(*world.scope, "secret/chat-admin-token"),
-        timeout_seconds=15,
     )
     assert made["data"]["token"] != before
 
@@ -188,7 +185,7 @@ def test_deletion_leaves_nothing(world: World, start: Callable[[], Operator]) ->
     world.apply({"routing": {"ingress": {"host": "chat.example.com"}}})
     start()
     world.pods(world.revision(), 2)
-    world.kubectl("delete", *world.scope, "infsvc/chat", "--timeout=60s")
+    world.kubectl("delete", *world.scope, "infsvc/chat", "--timeout=120s")
     wait_until("all children to go", lambda: not world.children(), timeout_seconds=120)
 
 

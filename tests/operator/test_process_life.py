@@ -70,25 +70,25 @@ def test_of_two_operators_one_acts_and_the_other_takes_over(
     world: World, start: Callable[[], Operator]
 ) -> None:
     first = start()
-    wait_until("a leader", lambda: first.metric("tidemill_operator_is_leader"), timeout_seconds=40)
+    wait_until("a leader", lambda: first.metric("tidemill_operator_is_leader"))
     second = start()
-    wait_until("the standby to be ready", lambda: second.get("/health/ready"), timeout_seconds=40)
+    wait_until("the standby to be ready", lambda: second.get("/health/ready"))
     world.apply()
     wait_for_runs(first)
     assert second.metric("tidemill_operator_is_leader") == 0
     assert second.metric("tidemill_operator_queue_keys") == 0
     assert first.end(signal.SIGTERM) == 0
-    wait_until("a successor", lambda: second.metric("tidemill_operator_is_leader"), timeout_seconds=40)
+    wait_until("a successor", lambda: second.metric("tidemill_operator_is_leader"))
     world.kubectl("scale", *world.scope, "infsvc/chat", "--replicas=3")
     world.pods(world.revision(), 3)
 
 
 def test_an_operator_whose_lease_is_taken_ends_at_once(world: World, start: Callable[[], Operator]) -> None:
     operator = start()
-    wait_until("a leader", lambda: operator.metric("tidemill_operator_is_leader"), timeout_seconds=40)
+    wait_until("a leader", lambda: operator.metric("tidemill_operator_is_leader"))
     patch = json.dumps({"spec": {"holderIdentity": "someone-else"}})
     world.kubectl("patch", *world.scope, "lease", "tidemill-operator", "--type=merge", "-p", patch)
-    assert operator.process.wait(timeout=30) == 3
+    assert operator.process.wait(timeout=120) == 3
     assert "leadership is lost" in operator.log.read_text()
 
 
@@ -98,10 +98,10 @@ def test_an_operator_that_starts_before_the_definition_waits_for_it(
     crds.kubectl("delete", f"crd/{names.CRD_NAME}")
     operator = start()
     try:
-        wait_until("the wait", lambda: "does not know" in operator.log.read_text(), timeout_seconds=30)
+        wait_until("the wait", lambda: "does not know" in operator.log.read_text())
     finally:
         crds.kubectl("apply", "--server-side", "--force-conflicts", "-f", ROOT / "crds")
-        crds.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", ROOT / "crds")
+        crds.kubectl("wait", "--for=condition=Established", "--timeout=120s", "-f", ROOT / "crds")
     world.apply()
     world.wait_for("Ready", "False", "ReplicasStarting")
 

@@ -51,7 +51,7 @@ def test_an_upgraded_operator_restarts_nothing_until_it_is_asked_to(
     assert world.deployments() == {old: 2}
     assert sorted(world.pods(old, 2)) == sorted(pods)
     world.kubectl("annotate", *world.scope, "infsvc/chat", f"{names.ANNOTATION_RESTARTED_AT}=now")
-    wait_until("a new revision", lambda: world.revision() != old, timeout_seconds=30)
+    wait_until("a new revision", lambda: world.revision() != old)
     (pod,) = world.pods(world.revision(), 1)
     containers = world.kubectl.get(*world.scope, "pod", pod)["spec"]["containers"]
     assert [container["image"] for container in containers] == ["localhost/engine:newer"]
@@ -62,7 +62,7 @@ def test_a_new_revision_replaces_the_old_one_as_it_becomes_ready(
 ) -> None:
     old = settle(world, start)
     world.apply({"engine": {"dtype": "float32"}})
-    wait_until("a new revision", lambda: world.revision() != old, timeout_seconds=30)
+    wait_until("a new revision", lambda: world.revision() != old)
     new = world.revision()
     first = world.pods(new, 1)
     assert world.deployments() == {old: 2, new: 1}
@@ -70,7 +70,7 @@ def test_a_new_revision_replaces_the_old_one_as_it_becomes_ready(
     world.make_ready(first)
     world.make_ready(world.pods(new, 2))
     world.wait_for("Progressing", "False", "Settled")
-    wait_until("the old revision to go", lambda: world.deployments() == {new: 2}, timeout_seconds=30)
+    wait_until("the old revision to go", lambda: world.deployments() == {new: 2})
     revisions = {c["metadata"]["name"] for c in world.children() if c["kind"] == "ControllerRevision"}
     assert revisions == {f"chat-{new}", f"chat-{old}"}
     world.apply({"engine": {"dtype": "float32"}, "rollout": {"toRevision": old}})
@@ -89,7 +89,7 @@ def test_a_canary_that_fails_is_stopped_while_the_current_revision_serves_on(
     assert world.deployments() == {old: 2, new: 1}
     world.make_fail(pod)
     world.wait_for("Progressing", "False", "CanaryFailed")
-    wait_until("the canary to go", lambda: world.deployments() == {old: 2, new: 0}, timeout_seconds=30)
+    wait_until("the canary to go", lambda: world.deployments() == {old: 2, new: 0})
     assert world.service()["status"]["revision"] == {"current": old, "update": new, "failed": new}
     assert world.condition("Ready") == ("True", "ReplicasReady")
     assert any(event["reason"] == "CanaryFailed" for event in world.events())
@@ -107,4 +107,4 @@ def test_a_template_that_no_api_server_takes_is_told_and_leaves_the_former_revis
     world.wait_for("Ready", "False", "InvalidTemplate")
     assert set(world.deployments()) == {before}
     world.apply({"template": {"spec": {"priorityClassName": "system-cluster-critical"}}})
-    wait_until("the next revision", lambda: set(world.deployments()) - {before}, timeout_seconds=60)
+    wait_until("the next revision", lambda: set(world.deployments()) - {before})

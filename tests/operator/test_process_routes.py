@@ -65,7 +65,7 @@ def test_a_route_is_made_where_the_gateway_api_is_and_status_says_what_its_gatew
     world.wait_for("RouteReady", "False", "NoGatewayAPI")
 
     world.kubectl("apply", "--server-side", "-f", http_route_definition())
-    world.wait_for("RouteReady", "False", "RouteNotAccepted", timeout_seconds=90)
+    world.wait_for("RouteReady", "False", "RouteNotAccepted")
     route = wait_until("the route", lambda: world.kubectl.find(*world.scope, "httproute/chat"))
     assert route["spec"]["hostnames"] == ["chat.example.com"]
     assert route["spec"]["rules"][0]["backendRefs"][0]["name"] == "chat"

@@ -168,7 +168,7 @@ def _start(
     )
     plan.write(layout.state)
     _launch(layout)
-    pid = wait_until("the cluster's first process", lambda: supervisor_pid(layout), timeout_seconds=10)
+    pid = wait_until("the cluster's first process", lambda: supervisor_pid(layout))
     host.connect(layout, pid)
     return attach(layout.index, binaries)
 
