@@ -161,7 +161,12 @@ class KeyProjector:
         return (entry_name(key), None) if _secret_name_of(service) is None else (None, None)
 
     async def _report(self, key: Key, message: str) -> None:
-        service = await self._api.get(Place(kind=names.KIND, namespace=key.namespace, name=key.name))
+        """Write an event, where that is possible; keys that are taken back go in any case."""
+        try:
+            service = await self._api.get(Place(kind=names.KIND, namespace=key.namespace, name=key.name))
+        except ApiError as error:
+            logger.warning("cannot tell %s of its API keys: %s: %s", key, message, error)
+            return
         if service is not None:
             await self._tell(service, message)
 

@@ -250,6 +250,15 @@ async def test_gateways_learn_of_a_rotation_at_once_and_not_with_the_next_slow_r
     assert ring.former_engine_token == engine_token("admin")
 
 
+async def test_keys_that_are_taken_back_go_though_nobody_can_be_told_why() -> None:
+    cluster = await projected()
+    cluster.drop("Secret", "chat-keys")
+    cluster.failing = {"chat"}
+    await cluster.projector().project_all()
+    assert cluster.ring() is None
+    assert cluster.told == []
+
+
 async def test_an_entry_goes_with_its_service_or_when_it_wants_no_keys_any_more() -> None:
     for after in (None, service(secret=None)):
         cluster = await projected()
