@@ -10,6 +10,7 @@ wait for that; here it is one thread of its own, a little after each step, since
 from __future__ import annotations
 
 import ctypes
+import functools
 import logging
 import mmap
 import sys
@@ -88,6 +89,11 @@ def populate_pages(part: CacheArray) -> bool:
         return False
     first = part.ctypes.data // mmap.PAGESIZE * mmap.PAGESIZE
     size = part.ctypes.data + part.nbytes - first
-    libc = ctypes.CDLL(None)
-    failed = libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(size), _MADV_POPULATE_WRITE)
+    failed = _libc().madvise(ctypes.c_void_p(first), ctypes.c_size_t(size), _MADV_POPULATE_WRITE)
     return bool(failed == 0)
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    """Return the C library; making a handle takes longer than most calls that it is made for."""
+    return ctypes.CDLL(None)

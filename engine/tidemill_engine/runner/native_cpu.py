@@ -29,6 +29,7 @@ from tidemill_engine.runner.memory import (
     keep_freed_memory,
     machine_budget,
 )
+from tidemill_engine.step import int_array
 from tidemill_kernels.native.build import CompilerMissingError, find_library
 from tidemill_kernels.native.cpu import best_path
 from tidemill_kernels.native.engine import NativeEngine, StepArrays
@@ -198,6 +199,7 @@ class NativeRunner(CpuRunner):
         blocks = (engine.shape.num_layers, info.num_blocks + 1, engine.block_elements)
         self._cache = NativeCache(*blocks)
         self._backing = CacheBacking(self._cache.arrays, ahead_blocks=ahead_blocks)
+        self._written = int_array()
         self._swap = NativeCache(engine.shape.num_layers, info.num_swap_blocks, engine.block_elements)
         copies = BlockCopies(
             swap_out=_copier(self._cache, self._swap),
@@ -207,9 +209,13 @@ class NativeRunner(CpuRunner):
         super().__init__(info, copies, num_rows=num_rows)
 
     def launch(self, output: SchedulerOutput) -> None:
-        """Do a step's copies and compute it up to its logits; then memory is backed for later ones."""
+        """Do a step's copies and compute it up to its logits; beside that memory is backed for later ones.
+
+        It follows the step before: between steps it would hold up that one's tokens.
+        """
+        self._backing.note(self._written)
         super().launch(output)
-        self._backing.note(output.block_appends.block_ids)
+        self._written = output.block_appends.block_ids
 
     def _compute(self, batch: Batch, *, wants_logits: bool) -> Computed:
         """Compute a step up to its logits."""

@@ -64,17 +64,24 @@ class StepFeatures(NamedTuple):
 
 def features_of(output: SchedulerOutput, *, with_padding: bool = True) -> StepFeatures:
     """Return what a step contains; padding costs what tokens and their attention cost."""
+    padding_tokens = output.num_padding_tokens if with_padding else 0
+    padding_pairs = float(output.num_padding_pairs) if with_padding else 0.0
+    num_rows = len(output.rows)
+    if output.num_tokens == num_rows:  # all decode, as nearly always
+        return StepFeatures(
+            num_tokens=num_rows + padding_tokens,
+            decode_context=float(int(output.start_pos.sum()) + num_rows) + padding_pairs,
+            chunk_work=0.0,
+            num_logit_rows=len(output.logit_rows),
+        )
     counts = output.num_scheduled_tokens.astype(np.float64)
     starts = output.start_pos.astype(np.float64)
     is_decode = counts == 1
     chunks = counts[~is_decode]
-    padding_pairs = float(output.num_padding_pairs) if with_padding else 0.0
-    is_pure_decode = len(chunks) == 0
     return StepFeatures(
-        num_tokens=int(counts.sum()) + (output.num_padding_tokens if with_padding else 0),
-        decode_context=float((starts[is_decode] + 1).sum()) + padding_pairs * is_pure_decode,
-        chunk_work=float((chunks * (starts[~is_decode] + chunks / 2)).sum())
-        + padding_pairs * (not is_pure_decode),
+        num_tokens=int(counts.sum()) + padding_tokens,
+        decode_context=float((starts[is_decode] + 1).sum()),
+        chunk_work=float((chunks * (starts[~is_decode] + chunks / 2)).sum()) + padding_pairs,
         num_logit_rows=len(output.logit_rows),
     )
 
@@ -100,6 +107,8 @@ class StepModel:
         self._residual_p90 = 0.0 if fitted is None else fitted.residual_p90
         self._usual_error = 1.0
         self._num_samples = 0
+        self._samples: list[tuple[StepFeatures, float, float]] = []
+        """Features, seconds and weights of steps since the last solution, which alone needs them."""
         self._is_given = fitted is not None
 
     @property
@@ -156,10 +165,7 @@ class StepModel:
         if predicted > 0.0 and self.is_fitted:
             self._residuals[self._num_residuals % _NUM_RESIDUALS] = (seconds - predicted) / predicted
             self._num_residuals += 1
-        row = _row(features) / seconds
-        kind = features.has_chunk
-        self._normal[kind] = FORGET * self._normal[kind] + weight * np.outer(row, row)
-        self._target[kind] = FORGET * self._target[kind] + weight * row
+        self._samples.append((features, seconds, weight))
         self._num_samples += 1
         is_young = self._num_samples <= _YOUNG_SAMPLES
         if self._num_samples % (_SOLVE_EVERY if is_young else _SOLVE_EVERY_LATER) == 0:
@@ -173,8 +179,27 @@ class StepModel:
         error = abs(seconds - predicted) / predicted
         return 1.0 if error <= usual else usual / error
 
+    def _add_samples(self) -> None:
+        """Add the steps since the last solution to the sums of their kind, in their order."""
+        samples, self._samples = self._samples, []
+        for kind in (False, True):
+            of_kind = [sample for sample in samples if sample[0].has_chunk == kind]
+            if not of_kind:
+                continue
+            rows = np.stack([_row(features) / seconds for features, seconds, _ in of_kind])
+            weights = np.array([weight for _, _, weight in of_kind])
+            normals = weights[:, None, None] * (rows[:, :, None] * rows[:, None, :])
+            targets = weights[:, None] * rows
+            normal, target = self._normal[kind], self._target[kind]
+            for index in range(len(of_kind)):
+                normal *= FORGET
+                normal += normals[index]
+                target *= FORGET
+                target += targets[index]
+
     def _solve(self) -> None:
         """Find the non-negative coefficients of least squared error, starting from the present ones."""
+        self._add_samples()
         normal = self._normal[False] + self._normal[True]
         target = self._target[False] + self._target[True]
         scale = np.sqrt(np.maximum(np.diagonal(normal), 1e-300))
