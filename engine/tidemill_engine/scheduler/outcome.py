@@ -71,7 +71,7 @@ class Outcomes:
         self.generation_tokens += int(counts.sum())
         self._note_intervals(rows, taken.rows, counts, now)
         is_special = rows.is_special[taken.rows] | taken.is_stop | taken.is_full
-        special = np.flatnonzero(is_special).tolist()
+        special = is_special.nonzero()[0].tolist()
         handles, token_ids = _columns(taken, rows, None if not special else ~is_special)
         columns = StepOutputs(
             handles=handles,

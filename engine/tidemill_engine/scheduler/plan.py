@@ -94,7 +94,7 @@ class StepPlan:
         rows, counts = _joined(self.rows), _joined(self.counts)
         start_pos = num_computed_tokens[rows]
         ends = start_pos + counts
-        samples = np.flatnonzero(ends == num_tokens[rows])
+        samples = (ends == num_tokens[rows]).nonzero()[0]
         zeros = np.zeros_like(rows)
         output = SchedulerOutput(
             step_id=self.step_id,
@@ -103,7 +103,7 @@ class StepPlan:
             num_draft_tokens=zeros,
             start_pos=start_pos,
             adapter_slot=zeros,
-            logit_rows=int_array(np.cumsum(counts)[samples] - 1),
+            logit_rows=int_array(counts.cumsum()[samples] - 1),
             new_rows=tuple(self.new_rows),
             block_appends=_joined_appends(self.appends),
             swap_out=_joined_pairs(self.swap_out),

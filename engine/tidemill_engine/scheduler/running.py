@@ -76,7 +76,7 @@ class RunningWork:
 
     def _add_decodes(self, plan: StepPlan, lacking: IntArray) -> None:
         """Give every decoding row its next token, preempting from the end of the order if blocks run out."""
-        rows = int_array(np.flatnonzero(lacking == 1))
+        rows = int_array((lacking == 1).nonzero()[0])
         if len(rows) > plan.token_budget:
             rows = self._in_order(rows)[: plan.token_budget]
         missing = self._kv.num_missing(rows, self._rows.num_computed_tokens[rows] + 1)
@@ -100,7 +100,7 @@ class RunningWork:
 
     def _add_chunks(self, plan: StepPlan, lacking: IntArray) -> None:
         """Continue prompts that are under way, unless decodes are short of blocks."""
-        rows = int_array(np.flatnonzero((lacking > 1) & self._rows.is_running))
+        rows = int_array(((lacking > 1) & self._rows.is_running).nonzero()[0])
         if len(rows) == 0 and len(self._queue) == 0:
             return
         rows = self._in_order(rows)

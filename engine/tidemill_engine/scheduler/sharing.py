@@ -144,7 +144,7 @@ class PrefixSharing:
         if self._kv.roots is None:
             return
         num_full = ends >> self._shift
-        crossed = np.flatnonzero((num_full > table.num_hashed_blocks[rows]) & table.is_open[rows])
+        crossed = ((num_full > table.num_hashed_blocks[rows]) & table.is_open[rows]).nonzero()[0]
         if len(crossed):
             self._publish(rows[crossed], num_full[crossed])
 
