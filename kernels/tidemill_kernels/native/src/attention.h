@@ -17,6 +17,7 @@ namespace tidemill {
 
 inline constexpr int kMostRows = 32;       // two tiles
 inline constexpr int kChunkTokens = 256;   // of columns: 16 tiles
+inline constexpr int kLinesAtOnce = 4 * kMaxUnits + 1;  // what is attended to between two calls for few rows, and one more
 inline constexpr float kLowest = -1e30f;
 inline constexpr float kSlack = 8;
 
@@ -44,6 +45,13 @@ struct AttentionScratch {
   }
 };
 
+// Call f with what is to be called between multiplications: it asks for later keys and values where that is of use.
+template <typename F>
+inline void beside_asking(Lookahead* ahead, F&& f) {
+  if (ahead == nullptr) return f(Nothing{});
+  f([ahead] { ahead->ask(kLinesAtOnce); });
+}
+
 #if defined(TIDEMILL_AMX)
 // As score_tiles, for heads of 64 numbers: the queries stay in their tiles while the keys pass.
 template <bool HAS_SECOND_ROWS>
@@ -58,7 +66,10 @@ inline void score_heads_of_64(const SequenceCache& cache, int64_t head, int64_t 
     _tile_loadd(7, query + 16 * 64 + 32, 128);
   }
   for (int64_t tile = 0; tile < tiles; tile++) {
-    if (ahead != nullptr) ahead->advance(1);
+    if (ahead != nullptr) {
+      ahead->advance(1);
+      ahead->ask_for_tiles(1);
+    }
     const bf16* keys = cache.keys + cache.tile_offset(head, first_tile + tile);
     float* to = scratch.scores.data() + tile * kTile;
     _tile_loadd(2, keys, 64);
@@ -94,9 +105,10 @@ inline void score_tiles(const SequenceCache& cache, int64_t head, int64_t first_
     bool has_second = tile + 1 < tiles;
     const uint8_t* units[2] = {tile_at(tile), tile_at(has_second ? tile + 1 : tile)};
     float* to = scratch.scores.data() + tile * kTile;
-    if (ahead != nullptr) ahead->advance(std::min<int64_t>(2, tiles - tile));
+    if (ahead != nullptr) ahead->advance(has_second ? 2 : 1);
 #if defined(TIDEMILL_AMX)
     if (with_tiles) {
+      if (ahead != nullptr) ahead->ask_for_tiles(has_second ? 2 : 1);
       auto columns = [&](int64_t group) { return units[0] + group * 16 * 64; };
       multiply_all_tiles<false, false>(query, dim * 2, rows, columns, units[1] - units[0], 64, dim / 32, to,
                                        kChunkTokens * 4);
@@ -104,15 +116,17 @@ inline void score_tiles(const SequenceCache& cache, int64_t head, int64_t first_
     }
 #endif
     (void)with_tiles;
-    each_block(rows, [&](int64_t first, int block) {
-      with_rows(block, [&](auto constant) {
-        constexpr int kRows = decltype(constant)::value;
-        for (int unit = 0; unit < 2; unit += kMaxUnits) {
-          Columns<kMaxUnits> at{{}, 64};
-          for (int u = 0; u < kMaxUnits; u++) at.units[u] = units[unit + u];
-          multiply_rows_bf16<kRows, kMaxUnits>(query + first * dim, dim, at, dim / 2,
-                                               to + first * kChunkTokens + unit * kUnit, kChunkTokens);
-        }
+    beside_asking(ahead, [&](const auto& meanwhile) {
+      each_block(rows, [&](int64_t first, int block) {
+        with_rows(block, [&](auto constant) {
+          constexpr int kRows = decltype(constant)::value;
+          for (int unit = 0; unit < 2; unit += kMaxUnits) {
+            Columns<kMaxUnits> at{{}, 64};
+            for (int u = 0; u < kMaxUnits; u++) at.units[u] = units[unit + u];
+            multiply_rows_bf16<kRows, kMaxUnits>(query + first * dim, dim, at, dim / 2,
+                                                 to + first * kChunkTokens + unit * kUnit, kChunkTokens, nullptr, meanwhile);
+          }
+        });
       });
     });
   }
@@ -216,7 +230,7 @@ inline void weigh_value_tiles(const SequenceCache& cache, int64_t head, int64_t 
 
 // out[r] += the weighted values of a chunk that ends before `end`.
 inline void weigh_values(const SequenceCache& cache, int64_t head, int64_t first_tile, int64_t tiles, int64_t end,
-                         int64_t rows, bool with_tiles, AttentionScratch& scratch) {
+                         int64_t rows, bool with_tiles, AttentionScratch& scratch, Lookahead* ahead) {
   int64_t dim = cache.shape->padded_dim();
 #if defined(TIDEMILL_AMX)
   if (with_tiles && cache.shape->block_size % (2 * kTile) == 0)
@@ -226,7 +240,9 @@ inline void weigh_values(const SequenceCache& cache, int64_t head, int64_t first
   const uint8_t* places[kChunkTokens / kTile];
   for (int64_t tile = 0; tile < tiles; tile++)
     places[tile] = (const uint8_t*)values_at(cache, head, first_tile + tile, 1, end, scratch.tail.data() + tile * kTile * dim);
-  add_over_tiles(scratch.weights.data(), kChunkTokens, rows, places, tiles, dim / kUnit, scratch.out.data(), dim);
+  beside_asking(ahead, [&](const auto& meanwhile) {
+    add_over_tiles(scratch.weights.data(), kChunkTokens, rows, places, tiles, dim / kUnit, scratch.out.data(), dim, meanwhile);
+  });
 }
 
 // Attend with up to 32 rows; sums are left in scratch.out, scratch.most and scratch.total, not yet divided.
@@ -259,7 +275,7 @@ inline void attend(const SequenceCache& cache, int64_t head, const QueryRow* row
         for (int64_t i = 0; i < dim; i += kLanes) store(out + i, load<VF>(out + i) * factor);
       }
     }
-    weigh_values(cache, head, tile, tiles, last, count, with_tiles, scratch);
+    weigh_values(cache, head, tile, tiles, last, count, with_tiles, scratch, ahead);
   }
   for (int64_t r = 0; r < count; r++) scratch.total[r] = sum(scratch.totals[r]);
 }

@@ -31,11 +31,17 @@ struct Columns {
   int64_t stride;
 };
 
-// out[r][u * 16 + c] = sum over k of rows[r][k] * columns[k][u * 16 + c], for `pairs` pairs of inputs.
-template <int ROWS, int UNITS>
+struct Nothing {
+  void operator()() const {}
+};
+
+// out[r][u * 16 + c] = sum over k of rows[r][k] * columns[k][u * 16 + c], for `pairs` pairs of inputs; `meanwhile` is called
+// after every four of them.
+template <int ROWS, int UNITS, typename Meanwhile = Nothing>
 inline __attribute__((always_inline)) void multiply_rows_bf16(const bf16* rows, int64_t row_stride,
                                                               const Columns<UNITS>& columns, int64_t pairs, float* out,
-                                                              int64_t out_stride, const uint8_t* next = nullptr) {
+                                                              int64_t out_stride, const uint8_t* next = nullptr,
+                                                              const Meanwhile& meanwhile = {}) {
   constexpr int kVectors = UNITS * kUnitVectors;
   // A single row waits for its own sums: several chains of them, added up at the end, hide that.
   constexpr int kChains = ROWS == 1 ? 4 : ROWS <= 3 ? 2 : 1;
@@ -56,6 +62,7 @@ inline __attribute__((always_inline)) void multiply_rows_bf16(const bf16* rows, 
     if (next != nullptr) {
       for (int i = 0; i < 8; i++) prefetch_l2(next + pair * 128 + i * 64);
     }
+    meanwhile();
   }
   for (; pair < pairs; pair++) add_pair(pair, acc[0]);
   for (int r = 0; r < ROWS; r++) {
@@ -67,12 +74,13 @@ inline __attribute__((always_inline)) void multiply_rows_bf16(const bf16* rows, 
   }
 }
 
-// Add to the sums what columns give that lie in tiles of 16 inputs each, anywhere; sums are loaded and stored once.
-template <int ROWS, int UNITS>
+// Add to the sums what columns give that lie in tiles of 16 inputs each, anywhere; sums are loaded and stored once, and
+// `meanwhile` is called after every two pairs.
+template <int ROWS, int UNITS, typename Meanwhile>
 inline __attribute__((always_inline)) void add_rows_over_tiles(const bf16* rows, int64_t row_stride,
                                                                const uint8_t* const* tiles, int64_t num_tiles,
                                                                int64_t place, int64_t stride, float* out,
-                                                               int64_t out_stride) {
+                                                               int64_t out_stride, const Meanwhile& meanwhile) {
   constexpr int kVectors = UNITS * kUnitVectors, kPairs = 8;
   VF acc[ROWS][kVectors];
   for (int r = 0; r < ROWS; r++)
@@ -86,6 +94,7 @@ inline __attribute__((always_inline)) void add_rows_over_tiles(const bf16* rows,
 #pragma GCC unroll 16
       for (int r = 0; r < ROWS; r++)
         for (int v = 0; v < kVectors; v++) acc[r][v] = multiply_pair(acc[r][v], rows + r * row_stride + 2 * pair, column[v]);
+      if (pair % 2 == 1) meanwhile();
     }
   }
   for (int r = 0; r < ROWS; r++)
@@ -180,8 +189,9 @@ inline void multiply_bf16(const bf16* rows, int64_t row_stride, int64_t count, c
 }
 
 // Add to the sums of any number of rows what `units` units of columns give that lie side by side in tiles.
+template <typename Meanwhile>
 inline void add_over_tiles(const bf16* rows, int64_t row_stride, int64_t count, const uint8_t* const* tiles,
-                           int64_t num_tiles, int64_t units, float* out, int64_t out_stride) {
+                           int64_t num_tiles, int64_t units, float* out, int64_t out_stride, const Meanwhile& meanwhile) {
   each_block(count, [&](int64_t first, int block) {
     with_rows(block, [&](auto constant) {
       constexpr int kRows = decltype(constant)::value;
@@ -191,7 +201,8 @@ inline void add_over_tiles(const bf16* rows, int64_t row_stride, int64_t count, 
         constexpr int kUnits = decltype(wide)::value;
         for (; unit + kUnits <= units; unit += kUnits)
           add_rows_over_tiles<kRows, kUnits>(rows + first * row_stride, row_stride, tiles, num_tiles, unit * kUnit * 4,
-                                             units * kUnit * 4, out + first * out_stride + unit * kUnit, out_stride);
+                                             units * kUnit * 4, out + first * out_stride + unit * kUnit, out_stride,
+                                             meanwhile);
       };
       add(std::integral_constant<int, kWide>{});
       add(std::integral_constant<int, kMaxUnits>{});
