@@ -104,7 +104,10 @@ def test_pending_pods_ignored_is_wrong_ours_answers_a_burst_without_a_cascade() 
     assert result.targets[-1][1] >= 4
 
 
-@pytest.mark.parametrize(("rate", "seed"), [(3.3, 324), (1.2, 320), (1.379, 7028), (1.959, 7056)])
+@pytest.mark.parametrize(
+    ("rate", "seed"),
+    [(3.3, 324), (1.2, 320), (1.379, 7028), (1.959, 7056), (3.89, 41014), (4.56, 42017)],
+)
 def test_a_constant_load_of_an_hour_changes_the_number_at_most_once(rate: float, seed: int) -> None:
     load = replace(draw("level", lambda _: rate, CHAT, 3900.0, seed), initial_replicas=round(rate / 0.7))
     result = Fleet(load, Tidemill(policy_for(SETTINGS)), SETTINGS).run()

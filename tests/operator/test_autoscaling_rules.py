@@ -186,6 +186,13 @@ def test_what_a_constant_load_is_taken_for_is_not_more_than_it_is_and_gets_surer
     assert long.error < short.error / 3
 
 
+def test_a_few_requests_more_by_chance_are_no_jump_and_many_are() -> None:
+    few = rate_of(*([3.0] * 178), 9.0, 9.0)
+    assert few.measured < 1.0
+    many = rate_of(*([30.0] * 178), 90.0, 90.0)
+    assert many.measured == pytest.approx(18.0)
+
+
 def test_a_longer_window_counts_only_while_it_is_level() -> None:
     rate = rate_of(*([10.0] * 120), *([20.0] * 100))
     assert rate.measured == pytest.approx(4.0)

@@ -24,12 +24,14 @@ JUMP_NOISE = 4.0
 """Standard errors by which a jump must stand out."""
 LINE_NOISE, LATE_LINE_NOISE = 2.5, 3.25
 """Standard errors up to which a slope may be a level's noise; the more for one at the end of a quarter of an
-hour, or of all that was measured, that as a whole is a level."""
+hour, or of all that was measured, that as a whole is a level, and for saying that such a quarter was none."""
 RISE_NOISE, FALL_NOISE = 1.5, 0.5
 """Standard errors of a slope that counts for nothing; beyond them ever more of it counts. A fall that is
 followed too early costs less than a rise."""
 LEAST_NOISE, MOST_NOISE = 3.5, 1.5
 """Standard errors that what a short window is sure of stands off its mean, below and above."""
+STEADY_SHARE = 0.95
+"""Of half an hour so much must have been measured to say that it was a level."""
 SHORTEST_SECONDS = 9.0
 """A jump is seen in no shorter time."""
 LENGTH_NOISE = 2.0
@@ -57,6 +59,8 @@ class ArrivalRate:
     was_level: bool
     """The same for a quarter of an hour as a whole, or as long as was measured, whatever its last minutes are
     like."""
+    is_steady: bool
+    """The same for half an hour."""
     prompt_spread: float | None
     """Standard deviation of prompts over their mean, as far as what came together shows it."""
     horizon_seconds: float
@@ -86,8 +90,9 @@ def arrival_rate(samples: tuple[Arrivals, ...], now: float, horizon_seconds: flo
     if not window:
         return None
     quarter = _since(recent, now - LONG_WINDOWS_SECONDS[0])
-    was_level = _shape(quarter, now).is_level
-    fit = _fit(recent, window, now, LATE_LINE_NOISE if was_level else LINE_NOISE)
+    is_quarter_level = _shape(quarter, now).is_level
+    fit = _fit(recent, window, now, LATE_LINE_NOISE if is_quarter_level else LINE_NOISE)
+    was_level = is_quarter_level or _shape(quarter, now, LATE_LINE_NOISE).is_level
     mean, spread = _prompts(recent, window)
     short = [_level(part) for seconds in BOUND_SECONDS if (part := _since(window, now - seconds))]
     return ArrivalRate(
@@ -96,6 +101,7 @@ def arrival_rate(samples: tuple[Arrivals, ...], now: float, horizon_seconds: flo
         slope=0.0 if fit.is_level else fit.slope,
         is_level=fit.is_level,
         was_level=was_level,
+        is_steady=was_level and _is_steady(recent, now),
         least=max((one.rate - LEAST_NOISE * one.error for one in short), default=0.0),
         most=min((one.rate + MOST_NOISE * one.error for one in short), default=math.inf),
         prompt_tokens_per_request=mean,
@@ -103,6 +109,12 @@ def arrival_rate(samples: tuple[Arrivals, ...], now: float, horizon_seconds: flo
         seconds=sum(s.seconds for s in recent),
         horizon_seconds=horizon_seconds,
     )
+
+
+def _is_steady(recent: list[Arrivals], now: float) -> bool:
+    """Say whether half an hour was measured and is a level."""
+    is_long = sum(s.seconds for s in recent) > STEADY_SHARE * LONG_WINDOWS_SECONDS[-1]
+    return is_long and _shape(recent, now).is_level
 
 
 def _since(samples: Sequence[Arrivals], time: float) -> list[Arrivals]:
@@ -146,9 +158,12 @@ def _after_last_jump(window: list[Arrivals]) -> list[Arrivals]:
 
 
 def _best_jump(window: list[Arrivals]) -> tuple[float, int]:
-    """Return by how many standard errors the rate differs most between before and after, and where."""
+    """Return by how many standard errors the rate differs most between before and after, and where.
+
+    Errors are of the likelihood ratio: so they hold for counts of a few, too, which by chance alone are twice
+    or three times their mean more often than a normal distribution's would be.
+    """
     seconds, count = sum(s.seconds for s in window), sum(s.requests for s in window)
-    variance = DISPERSION * max(1.0, count) / max(1e-9, seconds)
     best, place = 0.0, 0
     before_count = before_seconds = 0.0
     for index, sample in enumerate(window[:-1], start=1):
@@ -157,11 +172,17 @@ def _best_jump(window: list[Arrivals]) -> tuple[float, int]:
         after_seconds = seconds - before_seconds
         if min(before_seconds, after_seconds) < SHORTEST_SECONDS:
             continue
-        gap = (count - before_count) / after_seconds - before_count / before_seconds
-        noise = abs(gap) / math.sqrt(variance * (1 / before_seconds + 1 / after_seconds))
-        if noise > best:
-            best, place = noise, index
-    return best, place
+        share = before_seconds / seconds
+        surprise = _surprise(before_count, count * share)
+        surprise += _surprise(count - before_count, count * (1.0 - share))
+        if surprise > best:
+            best, place = surprise, index
+    return math.sqrt(2.0 * best / DISPERSION), place
+
+
+def _surprise(seen: float, expected: float) -> float:
+    """Return the part of a log-likelihood ratio that a count has."""
+    return seen * math.log(seen / expected) if min(seen, expected) > 0 else 0.0
 
 
 def _line(window: list[Arrivals], now: float) -> tuple[_Fit, float]:

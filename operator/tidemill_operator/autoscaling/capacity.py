@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tidemill_operator.autoscaling import reach
+from tidemill_operator.autoscaling import queueing, reach
 from tidemill_operator.autoscaling.model import StepTimes
 from tidemill_operator.autoscaling.policy import ScalingPolicy
 
@@ -58,6 +58,9 @@ class Capacity:
     """If known, the share of prompts that can't have their first token in time on any replica."""
     lost: float = 0.0
     """How far the promise of a first token is lost by that; at 1 it asks for no more replicas."""
+    by_chance: float | None = None
+    """If known, the share of these requests a second up to which one replica alone keeps first tokens in
+    time, although requests come at random."""
 
 
 def by_step_times(times: StepTimes, work: Work, limits: Limits, policy: ScalingPolicy) -> Capacity:
@@ -84,6 +87,7 @@ def by_step_times(times: StepTimes, work: Work, limits: Limits, policy: ScalingP
         rates["time to first token"] = (share + lost * (1 - share)) / seconds
     limit = min(rates, key=lambda name: rates[name])
     rate = rates[limit]
+    most = _by_chance(prefill, fixed, work, policy)
     step = fixed / max(1e-9, 1 - min(MOST_BUSY, rate * seconds))
     return Capacity(
         requests_per_second=rate,
@@ -93,7 +97,21 @@ def by_step_times(times: StepTimes, work: Work, limits: Limits, policy: ScalingP
         decode_tokens_per_second=slots / (fixed + slots * per_token),
         out_of_reach=out_of_reach,
         lost=lost,
+        by_chance=None if most is None else most / rate,
     )
+
+
+def _by_chance(prefill: float, fixed: float, work: Work, policy: ScalingPolicy) -> float | None:
+    """Return the requests a second whose first tokens one replica brings in time; None where unknown.
+
+    Of a step as long as the inter-token objective lets it be, the fixed part is no time for prompts.
+    """
+    first, longest_step = policy.slo.time_to_first_token_seconds, policy.slo.inter_token_seconds
+    if first is None or work.spread is None or prefill <= 0:
+        return None
+    own = prefill if longest_step is None else prefill / max(0.05, 1 - fixed / longest_step)
+    late_share = max(reach.LEAST_ALLOWED, 1.0 - policy.slo.percentile / 100)
+    return queueing.busy_share(own, work.spread, first, late_share) / own
 
 
 def by_speeds(prefill: float, decode: float, work: Work, limits: Limits, policy: ScalingPolicy) -> Capacity:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tidemill_operator.autoscaling import behavior, fleet_view, learn, objectives, recurrence, zero
+from tidemill_operator.autoscaling import fleet_view, objectives, recurrence, zero
 from tidemill_operator.autoscaling.decision import (
     Clamp,
     Decision,
@@ -20,10 +20,10 @@ from tidemill_operator.autoscaling.decision import (
 )
 from tidemill_operator.autoscaling.findings import Said, findings_of
 from tidemill_operator.autoscaling.fleet_view import FleetView
-from tidemill_operator.autoscaling.gather import DEFAULT_CONCURRENCY, gather
+from tidemill_operator.autoscaling.gather import gather
 from tidemill_operator.autoscaling.model import FleetLoad
 from tidemill_operator.autoscaling.policy import ScalingPolicy
-from tidemill_operator.autoscaling.schedules import active
+from tidemill_operator.autoscaling.rules import Wish, apply_rules, apply_zero
 from tidemill_operator.autoscaling.terms import Facts, all_terms
 
 DOWN_MARGIN = 1.1
@@ -31,32 +31,6 @@ WATCH_SECONDS, IDLE_WATCH_SECONDS, UNKNOWN_WATCH_SECONDS = 60.0, 20.0, 900.0
 """Nothing is removed before arrivals were watched for so long; the less while no request is anywhere, the
 more while too few requests have ended to say what a replica carries."""
 MAX_HISTORY = 5
-WINDOW_PER_STARTUP, LEVEL_WINDOW_PER_STARTUP = 0.1, 0.25
-QUEUE_WINDOW = 30.0
-"""What queues asked for is kept so long; what arrivals asked for, for the whole window."""
-SHORTEST_WINDOW, SHORTEST_LEVEL_WINDOW, LONGEST_WINDOW = 10.0, 20.0, 300.0
-"""A fall out of a quarter of an hour that as a whole is a level must last longer to be believed."""
-LEVEL_WINDOW = 600.0
-"""A single replica too many is kept so long while the load is level: by chance alone one comes and goes."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Wish:
-    """What the signals want: at least `up`, and `down` would do with a margin."""
-
-    up: int
-    down: int
-    lasting: int
-    """The part of `down` that does not come from a queue: queues go, their load may come again."""
-    reason: str
-    message: str
-    terms: tuple[Term, ...] = ()
-    may_shrink: bool = True
-    was_level: bool = False
-    """Whether the last quarter of an hour, or as long as was measured, is a level as a whole, whatever its
-    last minutes look like."""
-    hold: str = ""
-    """Why nothing may change at all; empty: it may."""
 
 
 def desired_replicas(load: FleetLoad, policy: ScalingPolicy, state: ScalingState, now: float) -> Decision:
@@ -73,8 +47,8 @@ def desired_replicas(load: FleetLoad, policy: ScalingPolicy, state: ScalingState
     measured = objectives.latencies(memory, policy)
     wish, bursts = _with_recurring(_wish(view, facts, current), facts, state, now)
     state = replace(state, memory=replace(state.memory, bursts=bursts))
-    replicas, clamps, state = _apply_rules(wish, current, policy, state, now)
-    replicas, clamps, wish = _apply_zero(load, view, policy, state, (replicas, clamps, wish))
+    replicas, clamps, state = apply_rules(wish, current, policy, state, now)
+    replicas, clamps, wish = apply_zero(load, view, policy, state, (replicas, clamps, wish))
     findings = findings_of(view, policy, Said(hold=wish.hold, message=wish.message, clamps=clamps), current)
     slo = objectives.finding(measured, policy, may_help=bool(wish.terms) and _may_help(facts))
     slo, verdict = objectives.steadied(slo, policy, memory.verdict, now)
@@ -107,18 +81,18 @@ class _Frame:
     now: float
 
 
-def _wish(view: FleetView, facts: Facts, current: int) -> _Wish:
+def _wish(view: FleetView, facts: Facts, current: int) -> Wish:
     """Let every signal say its number; hold where too little is known."""
     hold = _hold(view, current)
     if hold:
-        return _Wish(
+        return Wish(
             up=current, down=current, lasting=current, reason="MetricsMissing", message=hold, hold=hold
         )
     up_terms = all_terms(facts)
     down_terms = all_terms(replace(facts, margin=DOWN_MARGIN))
     if not up_terms and not view.known:
         text = "no replica is ready yet" if current else "the service is at zero"
-        return _Wish(
+        return Wish(
             up=current,
             down=current,
             lasting=current,
@@ -132,14 +106,15 @@ def _wish(view: FleetView, facts: Facts, current: int) -> _Wish:
     is_free = view.num_waiting == 0 and view.held_requests == 0 and view.is_every_gateway_known
     if up <= current:
         best = max(down_terms or up_terms, key=lambda term: term.replicas)
-    return _Wish(
+    return Wish(
         up=up,
         down=down,
         lasting=_lasting((*up_terms, *down_terms), down),
         reason=best.signal,
         message=best.message,
         terms=up_terms,
-        was_level=facts.rate is not None and facts.rate.was_level,
+        was_level=facts.rate is not None and facts.rate.was_level and facts.rate.measured > 0,
+        is_steady=facts.rate is not None and facts.rate.is_steady,
         may_shrink=is_free and facts.rate is not None and facts.rate.seconds >= watch - 1,
     )
 
@@ -153,8 +128,8 @@ def _watch_seconds(view: FleetView, facts: Facts) -> float:
 
 
 def _with_recurring(
-    wish: _Wish, facts: Facts, state: ScalingState, now: float
-) -> tuple[_Wish, recurrence.Bursts]:
+    wish: Wish, facts: Facts, state: ScalingState, now: float
+) -> tuple[Wish, recurrence.Bursts]:
     """Be ready for a burst that is due, while so many requests are late that it is worth it."""
     allowed = facts.policy.queue_length_per_replica * max(1, facts.num_ready)
     bursts, is_over = state.memory.bursts, facts.waiting + facts.held > allowed
@@ -195,99 +170,9 @@ def _hold(view: FleetView, current: int) -> str:
     return ""
 
 
-def _apply_rules(
-    wish: _Wish, current: int, policy: ScalingPolicy, state: ScalingState, now: float
-) -> tuple[int, tuple[Clamp, ...], ScalingState]:
-    """Put the wish through windows, pace, schedules and bounds, and remember it."""
-    window = behavior.windows(policy.behavior, _default_window(wish, state))
-    is_given = policy.behavior.scale_down.stabilization_window_seconds is not None
-    if not is_given and wish.was_level and max(wish.down, wish.lasting) == current - 1:
-        window = replace(window, down=max(window.down, LEVEL_WINDOW))
-    keep = max(window.up, window.down, LEVEL_WINDOW) + policy.interval_seconds
-    known_up = behavior.begun(state.wanted_up, now, current, max(window.up, 3 * policy.interval_seconds))
-    past_up = behavior.remember(known_up if window.up else (), now, wish.up, keep)
-    past_down = behavior.remember(state.wanted, now, wish.down if is_given else wish.lasting, keep)
-    lately = behavior.remember(state.memory.wanted_down, now, wish.down, min(window.down, QUEUE_WINDOW))
-    periods = (
-        behavior.longest_period(rules) for rules in (policy.behavior.scale_up, policy.behavior.scale_down)
-    )
-    longest = max(periods)
-    changes = tuple(c for c in state.changes if c[0] > now - longest)
-    state = replace(
-        state,
-        wanted=past_down,
-        wanted_up=past_up if window.up else (),
-        changes=changes,
-        memory=replace(state.memory, wanted_down=lately),
-    )
-    if wish.hold:
-        return current, (), state
-    down = max(wanted for _, wanted in lately)
-    down = down if wish.may_shrink else max(down, current)
-    steady = behavior.stabilized(current, wish.up, down, (past_up, past_down), window)
-    slow = behavior.paced(current, steady.replicas, changes, now, policy.behavior)
-    clamps = [*steady.clamps, *slow.clamps]
-    if not wish.may_shrink and wish.down < current:
-        text = "nothing is removed while requests wait, nor before it is known what arrives and is carried"
-        clamps.insert(0, Clamp(name="RequestsWait", before=wish.down, after=down, message=text))
-    replicas = slow.replicas
-    floor = active(policy.schedules, now)
-    if floor is not None and replicas < floor.min_replicas:
-        text = f"schedule {floor.name} asks for at least {floor.min_replicas}"
-        clamps.append(Clamp(name="Schedule", before=replicas, after=floor.min_replicas, message=text))
-        replicas = floor.min_replicas
-    return replicas, tuple(clamps), state
-
-
-def _default_window(wish: _Wish, state: ScalingState) -> float:
-    """Return the window for scaling down that counts where the user gives none, in seconds."""
-    startup = state.learned.startup_seconds or learn.DEFAULT_STARTUP_SECONDS
-    share, shortest = (
-        (LEVEL_WINDOW_PER_STARTUP, SHORTEST_LEVEL_WINDOW)
-        if wish.was_level
-        else (WINDOW_PER_STARTUP, SHORTEST_WINDOW)
-    )
-    return min(LONGEST_WINDOW, max(shortest, share * startup))
-
-
-def _apply_zero(
-    load: FleetLoad,
-    view: FleetView,
-    policy: ScalingPolicy,
-    state: ScalingState,
-    so_far: tuple[int, tuple[Clamp, ...], _Wish],
-) -> tuple[int, tuple[Clamp, ...], _Wish]:
-    """Wake from zero, go to zero, and keep within minimum and maximum."""
-    replicas, clamps, wish = so_far
-    current = max(view.num_staying, load.current_replicas - len(view.draining))
-    floor = active(policy.schedules, load.at)
-    if current == 0:
-        concurrency = state.learned.concurrency or DEFAULT_CONCURRENCY
-        woken = zero.wake(load, view, policy, concurrency, state.last_scale_time)
-        if woken:
-            text = f"{view.held_requests} requests are held for a service at zero"
-            text = text if view.held_requests else "a gateway asks for a service at zero"
-            wish = replace(wish, up=woken, down=woken, reason="Activation", message=text, hold="")
-            replicas = max(replicas, woken)
-    elif policy.scale_to_zero is not None and replicas <= 1 and not wish.hold:
-        idle = zero.idleness(load, view, policy, state.last_request_time)
-        if idle.may_go and floor is None:
-            return 0, (), replace(wish, up=0, down=0, reason="Idle", message=idle.message)
-        if replicas < 1:
-            clamps = (*clamps, Clamp(name="Idle", before=replicas, after=1, message=idle.message))
-            replicas = 1
-    least = policy.min_replicas if current == 0 or policy.scale_to_zero is None else 1
-    bounded = min(policy.max_replicas, max(least, replicas))
-    if bounded != replicas and not wish.hold:
-        name = "Maximum" if bounded < replicas else "Minimum"
-        text = f"{'max' if bounded < replicas else 'min'}Replicas is {bounded}"
-        clamps = (*clamps, Clamp(name=name, before=replicas, after=bounded, message=text))
-    return (replicas if wish.hold and current else bounded), clamps, wish
-
-
 def _decision(
     replicas: int,
-    wish: _Wish,
+    wish: Wish,
     clamps: tuple[Clamp, ...],
     findings: tuple[Finding, ...],
     frame: _Frame,

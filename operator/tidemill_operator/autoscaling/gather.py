@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tidemill_operator.autoscaling import fleet_view, learn, objectives
 from tidemill_operator.autoscaling.arrivals import ArrivalRate, arrival_rate
+from tidemill_operator.autoscaling.capacity import Capacity
 from tidemill_operator.autoscaling.counting import count
 from tidemill_operator.autoscaling.decision import Learned, ScalingState
 from tidemill_operator.autoscaling.fleet_view import FleetView
@@ -44,7 +45,7 @@ def gather(
     used = None
     if capacity is not None and rate is not None and view.ready:
         used = rate.measured / (len(view.ready) * capacity.requests_per_second)
-    utilization = learned.utilization or first_utilization(policy.slo.percentile)
+    utilization = learned.utilization or _first_utilization(capacity, policy)
     allowed = allowed_share(utilization, len(view.ready))
     if rate is not None and _is_restless(rate, used, allowed):
         memory = replace(memory, last_change=load.at)
@@ -53,7 +54,8 @@ def gather(
     utilization = objectives.utilization(
         utilization, objectives.Fullness(used=used, allowed=allowed), pressure, elapsed / 60.0
     )
-    learned = replace(learned, utilization=utilization)
+    if learned.utilization is not None or not _is_to_be_known(machine, capacity, policy):
+        learned = replace(learned, utilization=utilization)
     slots = machine.limits.max_num_seqs if machine else DEFAULT_CONCURRENCY
     return (
         learned,
@@ -84,6 +86,21 @@ def gather(
             step_times=machine.step_times if machine else None,
         ),
     )
+
+
+def _first_utilization(capacity: Capacity | None, policy: ScalingPolicy) -> float:
+    """Return how full a single replica may be before anything is learned: less where chance demands it."""
+    common = first_utilization(policy.slo.percentile)
+    if capacity is None or capacity.by_chance is None:
+        return common
+    return max(objectives.LOWEST, min(common, capacity.by_chance))
+
+
+def _is_to_be_known(machine: learn.Machine | None, capacity: Capacity | None, policy: ScalingPolicy) -> bool:
+    """Say whether lengths, which the first utilization depends on, are still to be measured."""
+    if policy.slo.time_to_first_token_seconds is None or machine is None or machine.step_times is None:
+        return False
+    return capacity is None or capacity.by_chance is None
 
 
 def _is_restless(rate: ArrivalRate, used: float | None, allowed: float) -> bool:

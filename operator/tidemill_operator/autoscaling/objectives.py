@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tidemill_operator.autoscaling.decision import Finding
-from tidemill_operator.autoscaling.memory import Memory, Verdict
+from tidemill_operator.autoscaling.memory import LatencyWindow, Memory, Verdict
 from tidemill_operator.autoscaling.percentiles import percentile, share_within
 from tidemill_operator.autoscaling.policy import ScalingPolicy
 
@@ -51,18 +51,27 @@ def latencies(memory: Memory, policy: ScalingPolicy) -> Latencies:
 def pressure(memory: Memory, policy: ScalingPolicy, *, is_lost: bool = False) -> float | None:
     """Return how much of the objectives a settled fleet needs; None where nobody can say.
 
+    What is missed must be missed of late, too: a miss that is over says nothing of the fleet as it is now.
     Of the gaps between tokens the median counts, since an engine lets single gaps grow up to the objective to
     get prompts done. Where the promise of a first token is lost by the prompts' lengths (`is_lost`), neither
     a miss nor its absence says anything of fullness: then only gaps that are too long do.
     """
     slo = policy.slo
-    first = percentile(memory.settled_first, slo.percentile)
+    first = _lower(
+        percentile(memory.settled_first, slo.percentile), memory.time_to_first_token, slo.percentile
+    )
     median = percentile(memory.settled_inter, 50)
     promised_first = None if is_lost else slo.time_to_first_token_seconds
     pressing = ((first, promised_first), (median, slo.inter_token_seconds))
     shares = [measured / promised for measured, promised in pressing if measured is not None and promised]
     most = max(shares, default=None)
     return None if is_lost and most is not None and most <= 1.0 else most
+
+
+def _lower(measured: float | None, lately: LatencyWindow | None, percent: float) -> float | None:
+    """Return the percentile, or that of late where it is lower."""
+    of_late = percentile(lately, percent)
+    return measured if measured is None or of_late is None else min(measured, of_late)
 
 
 def since_settled(memory: Memory, now: float) -> Memory:
