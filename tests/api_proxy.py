@@ -69,6 +69,7 @@ class ApiProxy:
         self._runner: web.AppRunner | None = None
         self._session: aiohttp.ClientSession | None = None
         self._handling: set[asyncio.Task[object]] = set()
+        self._watching: set[asyncio.Task[object]] = set()
         self.url = ""
         self.counts: Counter[str] = Counter()
         self.num_writes = 0
@@ -87,8 +88,12 @@ class ApiProxy:
         self._loop.close()
 
     def misbehave(self, faults: Faults) -> None:
-        """Do this to every request from now on; `Faults()` is peace."""
+        """Do this to every request from now on; `Faults()` is peace.
+
+        Watches under way are cut: they would go on for minutes as they have begun, and meet nothing of it.
+        """
         self._script.faults = faults
+        self._loop.call_soon_threadsafe(self._cut_watches)
 
     def at_write(self, number: int, action: Callable[[], object], *, is_before: bool) -> None:
         """Do something once, right before or after the so-manieth write from now reaches the API server."""
@@ -120,10 +125,13 @@ class ApiProxy:
         task = asyncio.current_task()
         assert task is not None
         self._handling.add(task)
+        if request.query.get("watch") == "true":
+            self._watching.add(task)
         try:
             return await self._serve(request)
         finally:
             self._handling.discard(task)
+            self._watching.discard(task)
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         is_watch = request.query.get("watch") == "true"
@@ -154,6 +162,10 @@ class ApiProxy:
         if request.method in WRITES and self._happens(faults.answer_lost):
             return self._drop(request)
         return answer
+
+    def _cut_watches(self) -> None:
+        for task in self._watching:
+            task.cancel()
 
     def _happens(self, probability: float) -> bool:
         return probability > 0 and self._random.random() < probability

@@ -31,6 +31,8 @@ class Upstream:
         await answer.prepare(request)
         for line in LINES:
             await answer.write(line)
+        if request.query.get("endless") == "true":
+            await asyncio.Event().wait()
         return answer
 
 
@@ -103,6 +105,17 @@ async def test_a_watch_is_streamed_and_cut_after_so_many_events(
         with pytest.raises(aiohttp.ClientError):
             await cut.content.readline()
     assert proxy.counts["WATCH"] == 2
+
+
+async def test_a_watch_under_way_is_cut_when_the_weather_changes(
+    proxy: ApiProxy, session: aiohttp.ClientSession
+) -> None:
+    async with session.get(f"{proxy.url}/pods?watch=true&endless=true") as watch:
+        assert [await watch.content.readline() for _ in LINES] == LINES
+        proxy.misbehave(Faults(watch_expired=1.0))
+        with pytest.raises(aiohttp.ClientError):
+            await watch.content.readline()
+    assert await status_of(session, "GET", f"{proxy.url}/pods?watch=true") == 410
 
 
 @pytest.mark.parametrize(
