@@ -38,7 +38,7 @@ def tuning() -> list[Load]:
     ]
 
 
-HELD_OUT_SEED = 502
+HELD_OUT_SEED = 503
 """Whoever changes the policy draws new loads, by another seed; earlier versions reported other ones."""
 
 
