@@ -10,12 +10,20 @@ from engine_builders import Harness, make_harness, make_request
 from tidemill_engine.config import OrderConfig, Policy, Watermarks
 
 
-def make(policy: Policy = "priority", *, is_on: bool = True, **options: Any) -> Harness:
+def make(
+    policy: Policy = "priority", *, is_on: bool = True, is_prefix_caching: bool = False, **options: Any
+) -> Harness:
     order = OrderConfig(policy=policy)
     return make_harness(
-        order=order, is_preempting_lower_classes=is_on, max_num_batched_tokens=64, is_prefix_caching=False,
-        **options,
+        order=order, is_preempting_lower_classes=is_on, max_num_batched_tokens=64,
+        is_prefix_caching=is_prefix_caching, **options,
     )  # fmt: skip
+
+
+def make_sharing() -> Harness:
+    """Make one whose requests share blocks of equal prompts, and that fills up to the last block."""
+    watermarks = Watermarks(high=0.99, low=0.9, critical=1.0)
+    return make(is_prefix_caching=True, num_blocks=26, watermarks=watermarks)
 
 
 def alone(name: str, prompt_len: int, max_tokens: int) -> list[int]:
@@ -113,11 +121,7 @@ def test_a_tenant_that_holds_its_share_of_the_slots_takes_its_own_and_no_one_els
 
 
 def test_nobody_gives_way_for_blocks_that_others_hold_too() -> None:
-    order = OrderConfig(policy="priority")
-    harness = make_harness(
-        order=order, is_preempting_lower_classes=True, max_num_batched_tokens=64, num_blocks=26,
-        watermarks=Watermarks(high=0.99, low=0.9, critical=1.0),
-    )  # fmt: skip
+    harness = make_sharing()
     prompt = make_request("p", prompt_len=40).prompt_token_ids
     harness.add(make_request("first", prompt=[*prompt, 301], max_tokens=20))
     harness.step()
@@ -131,11 +135,7 @@ def test_nobody_gives_way_for_blocks_that_others_hold_too() -> None:
 
 
 def test_blocks_that_an_urgent_request_shares_with_a_victim_are_no_room_for_it() -> None:
-    order = OrderConfig(policy="priority")
-    harness = make_harness(
-        order=order, is_preempting_lower_classes=True, max_num_batched_tokens=64, num_blocks=26,
-        watermarks=Watermarks(high=0.99, low=0.9, critical=1.0),
-    )  # fmt: skip
+    harness = make_sharing()
     prompt = make_request("p", prompt_len=40).prompt_token_ids
     harness.add(make_request("other", prompt_len=40, max_tokens=20))
     harness.add(make_request("low", prompt=[*prompt, 302], max_tokens=20, priority=2))
