@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 
-from tidemill_kernels.native.build import find_library
-from tidemill_kernels.native.cpu import KernelPath, supported_paths
+from native_paths import library_of
+from tidemill_kernels.native.cpu import KernelPath
 from tidemill_kernels.native.engine import (
     MATRIX_KINDS,
     NUM_BUCKETS,
@@ -22,7 +20,6 @@ from tidemill_kernels.native.engine import (
     StepArrays,
     StoredTensor,
 )
-from tidemill_kernels.native.library import load_library
 
 Floats = npt.NDArray[np.float64]
 SHAPE = EngineShape(
@@ -42,19 +39,6 @@ TOLERANCE = 0.03
 
 It is what rounding to bfloat16 between operators comes to, which every path does.
 """
-
-
-def ways() -> list[Any]:
-    """List the paths, with vectors each and with tiles where there are any."""
-    pairs = [(path, with_tiles) for path in supported_paths() for with_tiles in (False, True)]
-    return [
-        pytest.param(path, with_tiles, id=f"{path.name}-{'tiles' if with_tiles else 'vectors'}")
-        for path, with_tiles in pairs
-        if path.name == "amx" or not with_tiles
-    ]
-
-
-each_way = pytest.mark.parametrize(("path", "with_tiles"), ways())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +166,7 @@ class Rig:
     ) -> None:
         self.shape = shape
         self.weights = make_weights(shape)
-        self.engine = NativeEngine(load_library(find_library(path)), shape, threads)
+        self.engine = NativeEngine(library_of(path), shape, threads)
         for (part, layer), values in {**self.weights.parts, **(stored or {})}.items():
             self.engine.set(part, values, layer)
         for kind in range(len(MATRIX_KINDS)):

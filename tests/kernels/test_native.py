@@ -12,17 +12,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from native_rig import SHAPE, Reference, Rig, each_way, root_mean_square, tokens_of
-from tidemill_kernels.native.build import find_library
+from native_paths import each_way, library_of, paths
+from native_rig import SHAPE, Reference, Rig, root_mean_square, tokens_of
 from tidemill_kernels.native.cpu import KernelPath, supported_paths
 from tidemill_kernels.native.engine import NativeEngine, Part, StepArrays
-from tidemill_kernels.native.library import load_library
 
 
-@pytest.fixture(params=supported_paths(), ids=lambda path: path.name)
+@pytest.fixture(params=paths)
 def path(request: pytest.FixtureRequest) -> KernelPath:
     found: KernelPath = request.param
     return found
+
+
+in_this_process = pytest.mark.parametrize("path", supported_paths(), ids=lambda path: path.name)
 
 
 @each_way
@@ -132,12 +134,14 @@ def little_memory() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
+@in_this_process
 def test_threads_that_are_refused_are_an_error_of_the_engine(path: KernelPath) -> None:
-    library = load_library(find_library(path))
+    library = library_of(path)
     with little_memory(), pytest.raises(MemoryError, match="for 1000 threads"):
         NativeEngine(library, SHAPE, 1000)
 
 
+@in_this_process
 def test_after_a_step_too_large_for_memory_others_are_right(path: KernelPath) -> None:
     rig, count = Rig(SHAPE, path), 8 << 20
     nothing = np.zeros(count, dtype=np.int32)
@@ -236,7 +240,7 @@ def test_what_rows_give_does_not_depend_on_how_many_threads_prepare_them(
 
 
 def test_weights_of_another_size_or_type_are_refused(path: KernelPath) -> None:
-    engine = NativeEngine(load_library(find_library(path)), SHAPE, 1)
+    engine = NativeEngine(library_of(path), SHAPE, 1)
     with pytest.raises(ValueError, match="QKV of layer 0"):
         engine.set(Part.QKV, np.zeros((4, 4), dtype=np.float32), 0)
     with pytest.raises(TypeError, match="float64"):

@@ -9,11 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from native_rig import SHAPE, Rig, each_way, root_mean_square, rounded, tokens_of
-from tidemill_kernels.native.build import find_library
+from native_paths import each_way, library_of
+from native_rig import SHAPE, Rig, root_mean_square, rounded, tokens_of
 from tidemill_kernels.native.cpu import KernelPath, supported_paths
 from tidemill_kernels.native.engine import Array, EngineShape, NativeEngine, Part, StoredTensor
-from tidemill_kernels.native.library import load_library
 
 BLOCK = 32
 BLOCKY = replace(SHAPE, hidden_size=96, intermediate_size=160, num_heads=4, num_kv_heads=2, head_dim=24)
@@ -119,7 +118,7 @@ def test_int4_takes_the_file_s_nibbles_as_they_are(path: KernelPath, with_tiles:
 
 def test_blocks_that_a_format_can_t_hold_are_refused() -> None:
     shape = replace(BLOCKY, weights="q4_1")
-    library = load_library(find_library(supported_paths()[0]))
+    library = library_of(supported_paths()[0])
     engine = NativeEngine(library, shape, 1)
     tensor, values = random_blocks("q8_0", shape.hidden_size, shape.intermediate_size, 0)
     with pytest.raises(ValueError, match="DOWN of layer 0"):

@@ -7,10 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
+from native_paths import each_path, library_of
 from native_rig import SHAPE, Rig, tokens_of
-from tidemill_kernels.native.build import find_library
 from tidemill_kernels.native.cpu import KernelPath, supported_paths
-from tidemill_kernels.native.library import load_library
 
 HEADS = 3
 LEAST_SPLIT = 256
@@ -19,7 +18,7 @@ LEAST_SPLIT = 256
 
 def pieces_of(lengths: list[int], threads: int) -> list[int]:
     """Return each piece's tokens times heads, in the order of the plan."""
-    library = load_library(find_library(supported_paths()[0]))
+    library = library_of(supported_paths()[0])
     contexts, work = np.array(lengths, dtype=np.int32), np.zeros(4096, dtype=np.int64)
     count = library.tm_plan_decodes(
         contexts.ctypes.data, len(lengths), HEADS, threads, work.ctypes.data, len(work)
@@ -57,7 +56,7 @@ def test_each_thread_begins_with_its_largest_pieces(threads: int) -> None:
     assert parts == [sorted(part, reverse=True) for part in parts]
 
 
-@pytest.mark.parametrize("path", supported_paths(), ids=lambda path: path.name)
+@each_path
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_long_context_in_a_crowd_is_cut_and_put_together(path: KernelPath, threads: int) -> None:
     rig = Rig(SHAPE, path, threads=threads)

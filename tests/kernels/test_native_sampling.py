@@ -7,19 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from native_paths import library_of, paths
 from tidemill_engine.messages import SamplingParams
 from tidemill_engine.runner.sampler import RowSampling, draw_each
 from tidemill_engine.step import int_array
-from tidemill_kernels.native.build import find_library
-from tidemill_kernels.native.cpu import KernelPath, supported_paths
+from tidemill_kernels.native.cpu import KernelPath
 from tidemill_kernels.native.engine import EngineShape, NativeEngine
-from tidemill_kernels.native.library import Draw, load_library
+from tidemill_kernels.native.library import Draw
 
 VOCAB = 5003
 NUM_ROWS = 200
 
 
-@pytest.fixture(scope="module", params=supported_paths(), ids=lambda path: path.name)
+@pytest.fixture(scope="module", params=paths)
 def engine(request: pytest.FixtureRequest) -> NativeEngine:
     path: KernelPath = request.param
     shape = EngineShape(
@@ -34,7 +34,7 @@ def engine(request: pytest.FixtureRequest) -> NativeEngine:
         block_size=16,
         rms_norm_eps=1e-5,
     )
-    return NativeEngine(load_library(find_library(path)), shape, 2)
+    return NativeEngine(library_of(path), shape, 2)
 
 
 @pytest.mark.parametrize(

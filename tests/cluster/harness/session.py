@@ -160,8 +160,8 @@ def _try_session_lock(index: int) -> Iterator[bool]:
             yield True
 
 
-def refuse(reason: str) -> NoReturn:
-    """Skip a test that has no cluster, or fail it where a cluster is required."""
+def refuse(reason: str, lacking: str = "test cluster") -> NoReturn:
+    """Skip a test that has no cluster (or whatever else it lacks), or fail it where a cluster is required."""
     if os.environ.get("TIDEMILL_REQUIRE_CLUSTER") == "1":
         pytest.fail(f"TIDEMILL_REQUIRE_CLUSTER=1, but: {reason}", pytrace=False)
-    pytest.skip(f"no test cluster here: {reason}")
+    pytest.skip(f"no {lacking} here: {reason}")

@@ -1,0 +1,61 @@
+"""The kernels' paths that can be tested here: those of this CPU, and those of another kind in an emulator.
+
+Emulated tests are slow. They show what instructions compute, not in which order another CPU's threads would
+see one another's writes: here they see them in this CPU's order.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from functools import cache
+from typing import Any, cast
+
+import pytest
+from harness.session import refuse
+
+from emulation.guest import prepare
+from emulation.library import EmulatedLibrary
+from tidemill_kernels.native.build import find_library
+from tidemill_kernels.native.cpu import PATHS, KernelPath, supported_paths
+from tidemill_kernels.native.library import load_library
+
+EMULATED_CPUS = {"neon": "cortex-a57"}
+"""For each path of another machine the oldest CPU that can take it, as the emulator names it."""
+
+
+def is_emulated(path: KernelPath) -> bool:
+    """Say whether a path is of another kind of machine and can be run all the same."""
+    return path.name in EMULATED_CPUS and platform.machine() not in path.machines
+
+
+@cache
+def library_of(path: KernelPath) -> ctypes.CDLL:
+    """Load a path's library, or what stands in for it; skip or fail the test where neither can be had."""
+    if not is_emulated(path):
+        return load_library(find_library(path))
+    prepared = prepare(path)
+    if prepared.program is None:
+        refuse(prepared.missing, lacking="emulator")
+    return cast("ctypes.CDLL", EmulatedLibrary(prepared.program, EMULATED_CPUS[path.name]))
+
+
+def ways() -> list[Any]:
+    """List the paths, with vectors each and with tiles where there are any."""
+    return [
+        pytest.param(path, with_tiles, id=f"{name}-{'tiles' if with_tiles else 'vectors'}", marks=marks)
+        for name, path, marks in _tested()
+        for with_tiles in (False, True)
+        if path.name == "amx" or not with_tiles
+    ]
+
+
+def _tested() -> list[tuple[str, KernelPath, Any]]:
+    """Name the paths, and mark those that are slow."""
+    own = [(path.name, path, ()) for path in supported_paths()]
+    return [*own, *((f"{path.name}_emulated", path, pytest.mark.slow) for path in PATHS if is_emulated(path))]
+
+
+each_way = pytest.mark.parametrize(("path", "with_tiles"), ways())
+paths = [pytest.param(path, id=name, marks=marks) for name, path, marks in _tested()]
+each_path = pytest.mark.parametrize("path", paths)
