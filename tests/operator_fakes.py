@@ -202,6 +202,8 @@ class Controllers:
         self._numbers = itertools.count(1)
         self.gone: list[str] = []
         self.max_placed = 1000
+        self.slow_revisions: set[str] = set()
+        """Those whose engines are still loading."""
 
     def act(self) -> None:
         """Create and delete pods as the Deployments ask, and let the kubelet start and probe them."""
@@ -270,7 +272,9 @@ class Controllers:
             said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
             self._api.store({**pod, "status": {"phase": "Pending", "conditions": [said]}})
             return
-        ready = {"type": "Ready", "status": "False" if ip in self._engines.draining else "True"}
+        is_loading = pod["metadata"]["labels"].get(names.LABEL_REVISION) in self.slow_revisions
+        is_ready = not is_loading and ip not in self._engines.draining
+        ready = {"type": "Ready", "status": "True" if is_ready else "False"}
         status = {"phase": "Running", "podIP": ip, "conditions": [ready]}
         self._api.store({**pod, "spec": {"nodeName": "n1"}, "status": status})
 

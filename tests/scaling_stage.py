@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from operator_builders import FakeClock, settle
+from operator_builders import FakeClock, make_service, settle
 from operator_fakes import KEY, Controllers, FakeApi, FakeEngines, Object, make_reconciler
 from scaling_builders import make_demand, make_figures
 from tidemill_operator import names
@@ -125,3 +125,25 @@ class Stage:
 
     def told(self) -> set[str]:
         return {event["reason"] for event in self.api.events}
+
+    def change_spec(self, **changes: Any) -> None:
+        """Write a new spec, as a person does."""
+        metadata = {**self.service["metadata"], "generation": self.service["metadata"]["generation"] + 1}
+        spec = {**self.service["spec"], **changes}
+        self.api.store({**self.service, "metadata": metadata, "spec": spec})
+
+
+def make_stage(spec: dict[str, Any]) -> Stage:
+    """Build a service, one gateway and an operator that has just begun; its autoscaler is to be closed."""
+    clock, api = FakeClock(), FakeApi()
+    api.store(make_service(spec))
+    gateway: Object = {"name": "gateway-0", "namespace": "tidemill-system", "labels": {}}
+    gateway["ownerReferences"] = [{"uid": "uid-of-the-gateways", "controller": True}]
+    gateway["labels"] = {names.LABEL_APP_NAME: names.APP, names.LABEL_APP_COMPONENT: names.COMPONENT_GATEWAY}
+    ready = {"podIP": "10.0.0.9", "conditions": [{"type": "Ready", "status": "True"}]}
+    api.store({"kind": "Pod", "metadata": gateway, "spec": {"nodeName": "n"}, "status": ready})
+    staged = Stage(
+        clock=clock, api=api, fleet=FakeFleet(clock=clock), controllers=Controllers(api, FakeEngines())
+    )
+    staged.start_operator()
+    return staged

@@ -24,11 +24,14 @@ def desired_replicas(spec: ServiceSpec, status: Raw, observed: Observed, scaling
     if spec.scaling is None:
         return 0
     held = held_replicas(spec.scaling, status, observed)
-    if scaling is None or scaling.desired is None:
-        return _within(spec.scaling, held)
-    if scaling.desired < held and _is_rolling_out(spec, observed):
-        return _within(spec.scaling, held)
-    return _within(spec.scaling, scaling.desired)
+    decided = None if scaling is None else scaling.desired
+    return followed(spec.scaling, held, decided, may_shrink=not is_rolling_out(spec, observed))
+
+
+def followed(bounds: ScalingPolicy, held: int, decided: int | None, *, may_shrink: bool) -> int:
+    """Give what becomes of a decision: without one the number is held, and in a rollout it does not fall."""
+    wanted = held if decided is None or (decided < held and not may_shrink) else decided
+    return min(bounds.max_replicas, max(bounds.min_replicas, wanted))
 
 
 def held_replicas(bounds: ScalingPolicy, status: Raw, observed: Observed) -> int:
@@ -45,11 +48,12 @@ def held_replicas(bounds: ScalingPolicy, status: Raw, observed: Observed) -> int
     return sum(deployment.asked_replicas for deployment in observed.deployments)
 
 
-def _is_rolling_out(spec: ServiceSpec, observed: Observed) -> bool:
+def is_rolling_out(spec: ServiceSpec, observed: Observed) -> bool:
     """Tell whether a new revision is taking over: then nothing is taken away. A canary may last for days."""
-    others = [d for d in observed.deployments if d.revision != spec.target_revision]
-    return spec.rollout.canary is None and any(d.asked_replicas > 0 for d in others)
+    return spec.rollout.canary is None and has_other_revisions(spec, observed)
 
 
-def _within(bounds: ScalingPolicy, wanted: int) -> int:
-    return min(bounds.max_replicas, max(bounds.min_replicas, wanted))
+def has_other_revisions(spec: ServiceSpec, observed: Observed) -> bool:
+    """Tell whether another revision than the newest has replicas: there are more, or fewer, than desired."""
+    others = (d for d in observed.deployments if d.revision != spec.target_revision)
+    return any(deployment.asked_replicas > 0 for deployment in others)

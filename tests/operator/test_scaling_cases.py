@@ -9,8 +9,8 @@ from typing import cast
 import pytest
 
 from operator_builders import FakeClock, make_service
-from operator_fakes import Controllers, FakeApi, FakeEngines, Object, make_reconciler
-from scaling_stage import AUTO, FakeFleet, Stage
+from operator_fakes import FakeApi, Object, make_reconciler
+from scaling_stage import AUTO, FakeFleet, Stage, make_stage
 from tidemill_operator import cluster, names
 from tidemill_operator.autoscaling.decide import desired_replicas
 from tidemill_operator.fleet.autoscaler import Autoscaler
@@ -21,17 +21,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 async def stage() -> AsyncIterator[Stage]:
-    clock, api = FakeClock(), FakeApi()
-    api.store(make_service(AUTO))
-    gateway: Object = {"name": "gateway-0", "namespace": "tidemill-system", "labels": {}}
-    gateway["ownerReferences"] = [{"uid": "uid-of-the-gateways", "controller": True}]
-    gateway["labels"] = {names.LABEL_APP_NAME: names.APP, names.LABEL_APP_COMPONENT: names.COMPONENT_GATEWAY}
-    ready = {"podIP": "10.0.0.9", "conditions": [{"type": "Ready", "status": "True"}]}
-    api.store({"kind": "Pod", "metadata": gateway, "spec": {"nodeName": "n"}, "status": ready})
-    staged = Stage(
-        clock=clock, api=api, fleet=FakeFleet(clock=clock), controllers=Controllers(api, FakeEngines())
-    )
-    staged.start_operator()
+    staged = make_stage(AUTO)
     yield staged
     await staged.autoscaler.close()
 

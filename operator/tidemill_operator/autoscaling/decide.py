@@ -43,7 +43,7 @@ def desired_replicas(load: FleetLoad, policy: ScalingPolicy, state: ScalingState
         memory=memory,
         last_request_time=zero.last_request_time(state.last_request_time, load, view),
     )
-    current = max(view.num_staying, load.current_replicas - len(view.draining))
+    current = fleet_view.current_replicas(load, view)
     measured = objectives.latencies(memory, policy)
     wish, bursts = _with_recurring(_wish(view, facts, current), facts, state, now)
     state = replace(state, memory=replace(state.memory, bursts=bursts))

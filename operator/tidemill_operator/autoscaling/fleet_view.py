@@ -30,11 +30,19 @@ class FleetView:
     in_flight_requests: int
     last_request_time: float | None
     is_every_gateway_known: bool
+    num_settled: int | None = None
+    """How many replicas there are to be but for a rollout or a canary; None where there is neither."""
 
     @property
     def num_staying(self) -> int:
-        """Return the replicas that are not on their way out."""
-        return len(self.ready) + len(self.coming)
+        """Return the replicas that are not on their way out, nor there for a rollout or a canary alone."""
+        num = len(self.ready) + len(self.coming)
+        return num if self.num_settled is None else min(num, self.num_settled)
+
+    @property
+    def num_coming(self) -> int:
+        """Return how many replicas more there will be than are ready now."""
+        return max(0, self.num_staying - len(self.ready))
 
     @property
     def num_waiting(self) -> int:
@@ -96,4 +104,15 @@ def view(load: FleetLoad, policy: ScalingPolicy) -> FleetView:
         in_flight_requests=sum(d.in_flight_requests for d in demands),
         last_request_time=max(times, default=None),
         is_every_gateway_known=bool(load.gateways) and len(demands) == len(load.gateways),
+        num_settled=load.settled_replicas,
     )
+
+
+def current_replicas(load: FleetLoad, view: FleetView) -> int:
+    """Return the number that a decision changes or keeps.
+
+    What a rollout or a canary adds for a while is none of it: kept as if it were, it would be added to again.
+    """
+    if view.num_settled is not None:
+        return view.num_settled
+    return max(view.num_staying, load.current_replicas - len(view.draining))

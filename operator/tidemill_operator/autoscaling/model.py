@@ -171,5 +171,7 @@ class FleetLoad:
     gateways: tuple[GatewayLoad, ...]
     activation_request_time: float | None = None
     """When a gateway last asked for a service at zero to be woken."""
+    settled_replicas: int | None = None
+    """How many there are apart from what a rollout or a canary adds, or lacks, for a while; None: all."""
     has_been_ready: bool = True
     """Whether any replica of the service was ever ready: one that never was is not scaled to zero."""

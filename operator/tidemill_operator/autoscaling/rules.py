@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from tidemill_operator.autoscaling import behavior, learn, zero
+from tidemill_operator.autoscaling import behavior, fleet_view, learn, zero
 from tidemill_operator.autoscaling.decision import Clamp, ScalingState, Term
 from tidemill_operator.autoscaling.fleet_view import FleetView
 from tidemill_operator.autoscaling.gather import DEFAULT_CONCURRENCY
@@ -129,7 +129,7 @@ def apply_zero(
 ) -> tuple[int, tuple[Clamp, ...], Wish]:
     """Wake from zero, go to zero, and keep within minimum and maximum."""
     replicas, clamps, wish = so_far
-    current = max(view.num_staying, load.current_replicas - len(view.draining))
+    current = fleet_view.current_replicas(load, view)
     floor = active(policy.schedules, load.at)
     if current == 0:
         concurrency = state.learned.concurrency or DEFAULT_CONCURRENCY

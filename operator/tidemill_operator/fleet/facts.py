@@ -17,7 +17,7 @@ from tidemill_operator.autoscaling.model import (
     ScalingPolicy,
 )
 from tidemill_operator.autoscaling.state_json import unix_time
-from tidemill_operator.desired import held_replicas
+from tidemill_operator.desired import followed, has_other_revisions, held_replicas, is_rolling_out
 from tidemill_operator.keys import Key
 from tidemill_operator.observed import FINISHED_PHASES, GatewayView, Observed, PodView
 from tidemill_operator.spec import ServiceSpec
@@ -36,6 +36,11 @@ class ServiceFacts:
     pods: tuple[PodView, ...] = ()
     gateways: tuple[GatewayView, ...] = ()
     current_replicas: int = 0
+    held_replicas: int = 0
+    """What the plan keeps to without a decision."""
+    has_other_revisions: bool = False
+    """Whether a rollout or a canary is under way."""
+    is_rolling_out: bool = False
     activation_request_time: float | None = None
     is_suspended: bool = False
     scaling: Raw = field(default_factory=dict)
@@ -46,6 +51,13 @@ class ServiceFacts:
     def askable_pods(self) -> tuple[PodView, ...]:
         """Give the pods that may answer: those that have an address and whose engine runs."""
         return tuple(pod for pod in self.pods if pod.ip and pod.phase == "Running")
+
+    def settled_replicas(self, decided: int | None) -> int | None:
+        """Give what there is to be, by the latest decision, while revisions stand beside each other."""
+        if not self.has_other_revisions:
+            return None
+        followed_one = decided if self.policy.mode == "Auto" else None
+        return followed(self.policy, self.held_replicas, followed_one, may_shrink=not self.is_rolling_out)
 
     @property
     def ready_pods(self) -> tuple[PodView, ...]:
@@ -78,6 +90,7 @@ def facts_of(
     status = service.get("status") or {}
     activation = status.get("activation") or {}
     asked = sum(deployment.asked_replicas for deployment in observed.deployments)
+    held = held_replicas(policy, status, observed)
     return ServiceFacts(
         key=Key(metadata["namespace"], metadata["name"]),
         uid=metadata["uid"],
@@ -85,7 +98,10 @@ def facts_of(
         policy=policy,
         pods=tuple(pod for pod in observed.pods if pod.phase not in FINISHED_PHASES),
         gateways=(*observed.gateways, *observed.leaving_gateways),
-        current_replicas=asked if observed.deployments else held_replicas(policy, status, observed),
+        current_replicas=asked if observed.deployments else held,
+        held_replicas=held,
+        has_other_revisions=has_other_revisions(spec, observed),
+        is_rolling_out=is_rolling_out(spec, observed),
         activation_request_time=unix_time(activation.get("requestTime")),
         is_suspended=spec.suspend,
         scaling=(service.get("spec") or {}).get("scaling") or {},
@@ -100,8 +116,12 @@ def fleet_load(
     *,
     has_been_ready: bool,
     at: float,
+    decided: int | None = None,
 ) -> FleetLoad:
-    """Put everything known of a service's load together; what is too old counts as missing."""
+    """Put everything known of a service's load together; what is too old counts as missing.
+
+    `decided` is what the plan was last told to follow.
+    """
     stale_after = facts.policy.stale_after_seconds
     return FleetLoad(
         at=at,
@@ -113,6 +133,7 @@ def fleet_load(
             _gateway(view, gateways.get(view.name, KnownDemand()), at, stale_after) for view in facts.gateways
         ),
         activation_request_time=facts.activation_request_time,
+        settled_replicas=facts.settled_replicas(decided),
         has_been_ready=has_been_ready,
     )
 

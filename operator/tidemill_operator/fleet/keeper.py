@@ -98,7 +98,12 @@ class Keeper:
         """Decide by what is known now; tell whether the outcome is worth a write."""
         self._note_readiness(now)
         load = self.load = fleet_load(
-            self.facts, self._engines, self._gateways, has_been_ready=self._first_ready is not None, at=now
+            self.facts,
+            self._engines,
+            self._gateways,
+            has_been_ready=self._first_ready is not None,
+            at=now,
+            decided=self._published.desired,
         )
         decision = self._decide(load, self.facts.policy, self._state, now)
         self.decision = self._without_repetition(decision)
