@@ -15,8 +15,8 @@ def make(
 ) -> Harness:
     order = OrderConfig(policy=policy)
     return make_harness(
-        order=order, is_preempting_lower_classes=is_on, max_num_batched_tokens=64,
-        is_prefix_caching=is_prefix_caching, **options,
+        order=order, is_preempting_lower_classes=is_on, is_prefix_caching=is_prefix_caching,
+        **{"max_num_batched_tokens": 64} | options,
     )  # fmt: skip
 
 
@@ -52,6 +52,24 @@ def test_an_urgent_request_takes_the_slot_of_a_lower_class_which_loses_no_token(
     assert harness.scheduler.stats().num_preemptions == 1
     assert harness.scheduler.stats().is_admission_open, "too much was not admitted: the gate stays open"
     assert harness.tokens("low") == alone("low", 5, 12)
+
+
+def test_who_has_given_way_is_not_looked_up_before_the_steps_in_flight_have_ended() -> None:
+    """A crowd behind the urgent one has the scheduler look at all that wait, in the step that preempts."""
+    harness = make(
+        depth=2, is_prefix_caching=True, num_blocks=40, max_num_seqs=24, max_num_batched_tokens=512
+    )
+    harness.add(make_request("low", prompt_len=8, max_tokens=140, priority=5))
+    harness.add(make_request("beside", prompt_len=4, max_tokens=200))
+    for _ in range(48):
+        harness.step()
+    harness.add(make_request("urgent", prompt_len=40))
+    for number in range(17):
+        harness.add(make_request(f"crowd-{number}", prompt_len=12))
+    harness.step()
+    assert preempted(harness) == {"low"}
+    harness.run()
+    assert harness.tokens("low") == alone("low", 8, 140)
 
 
 @pytest.mark.parametrize(

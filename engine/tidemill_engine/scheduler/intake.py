@@ -59,8 +59,8 @@ class Intake:
         for request in parts.queue.candidates(plan.now):
             if not self._has_room(plan) or num_tried >= MAX_TRIED:
                 return
-            offer = parts.sharing.find(request) if request.row is None else None
-            if offer is None or offer.is_awaited:
+            offer = parts.sharing.find(request)
+            if offer.is_awaited:
                 parts.queue.defer(request)
                 continue
             need = self._need(request, offer)
@@ -96,8 +96,6 @@ class Intake:
         Rows that steps in flight still hold count as gone: nobody is preempted twice for one request.
         """
         parts = self._parts
-        if head.row is not None:
-            return []
         victims = parts.preemptor.lower_rows(head, plan.step_id)
         offer = parts.sharing.find(head) if victims else None
         if offer is None or offer.is_awaited:

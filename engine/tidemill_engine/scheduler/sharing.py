@@ -34,7 +34,7 @@ class Offer:
     found: IntArray
     fork_from: int | None = None
     is_awaited: bool = False
-    """A running row is computing more of its prefix."""
+    """A running row is computing more of its prefix, or steps in flight still use the row that it had."""
 
 
 NOTHING = Offer(found=int_array())
@@ -63,6 +63,8 @@ class PrefixSharing:
 
     def find(self, request: Request) -> Offer:
         """Return what a request need not compute; at least its last token is always left."""
+        if request.row is not None:  # its tokens are not all its own again
+            return AWAITED
         roots = self._kv.roots
         if roots is None or request.needs_all_positions:
             return NOTHING
