@@ -81,7 +81,7 @@ def place(
     free = [uid for uid, load in loads.items() if load <= bound] or [min(loads, key=lambda uid: loads[uid])]
     if is_prefix_aware:
         if affinity.session:
-            return Placement(uid=_rendezvous(affinity.session.encode(), free), reason="session")
+            return Placement(uid=_rendezvous(_key_of(affinity.session), free), reason="session")
         known = _where_known(affinity, free)
         if known:
             return Placement(uid=min(known, key=lambda uid: (loads[uid], uid)), reason="prefix")
@@ -108,8 +108,13 @@ def _where_known(affinity: Affinity, free: Sequence[str]) -> list[str]:
     return [uid for uid in free if known.get(uid, 0) == most]
 
 
+def _key_of(session: str) -> bytes:
+    """Give what stands for all of a session's name, whatever its length and whatever bytes a client sent."""
+    return hashlib.blake2b(session.encode(errors="surrogatepass"), digest_size=16).digest()
+
+
 def _rendezvous(key: bytes, uids: Sequence[str]) -> str:
-    return max(uids, key=lambda uid: hashlib.blake2b(uid.encode(), key=key[:64], digest_size=8).digest())
+    return max(uids, key=lambda uid: hashlib.blake2b(uid.encode(), key=key, digest_size=8).digest())
 
 
 def _least_loaded(candidates: Sequence[Candidate], loads: Mapping[str, float], turn: int) -> Placement:

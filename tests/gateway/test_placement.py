@@ -88,6 +88,22 @@ def test_knowing_less_than_half_is_no_reason_to_go_there() -> None:
     assert place(candidates(0, 0, 0), affinity, is_prefix_aware=True, turn=0).reason == "hash"
 
 
+def test_sessions_are_told_apart_by_all_of_their_names() -> None:
+    start = "https://chat.example/workspaces/0123456789/projects/0123456789/conversations/"
+    placed = {
+        place(candidates(0, 0, 0, 0), Affinity(session=f"{start}{i}"), is_prefix_aware=True, turn=0).uid
+        for i in range(40)
+    }
+    assert len(placed) == 4
+
+
+def test_a_session_whose_name_is_no_text_has_its_replica_too() -> None:
+    affinity = Affinity(session=b"Ren\xe9".decode(errors="surrogateescape") + "\ud800")
+    placed = [place(candidates(0, 0, 0), affinity, is_prefix_aware=True, turn=i) for i in range(3)]
+    assert {placement.reason for placement in placed} == {"session"}
+    assert len({placement.uid for placement in placed}) == 1
+
+
 def test_a_session_stays_with_its_replica_whatever_it_asks() -> None:
     uids = {
         place(
