@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -244,6 +245,15 @@ INF = float("inf")
 )
 def test_chunk_sizes(sentence: str, sizer: Sizer, kwargs: dict[str, object], low: int, high: int) -> None:
     assert low <= sizer.budget(**kwargs) <= high, sentence  # type: ignore[arg-type]
+
+
+def test_an_slo_a_little_tighter_changes_chunks_a_little_also_where_decodes_alone_break_it() -> None:
+    slos = [number / 10_000 for number in range(3000, 0, -1)]
+    sizes = [Sizer([slo] * 400).budget(num_decodes=400, budget=2048) for slo in slos]
+    steps = [abs(after - before) for before, after in pairwise(sizes)]
+    assert max(steps) <= 16, "a tile of tokens"
+    assert min(sizes) == MIN_CHUNK_TOKENS
+    assert sizes[-1] > MIN_CHUNK_TOKENS, "what is far out of reach is given up"
 
 
 @given(

@@ -31,9 +31,11 @@ half shorter.
 MIXED_CHUNKS = 2
 """Prompts may take so many times the longest chunk beside at least half as many decodes as requests wait."""
 LOST_SLO_RATIO = 1.5
-"""An SLO that a step without a chunk does not keep either is taken for so many times such a step.
+"""An SLO that a step without a chunk does not keep either is missed by as much again with one, and by no more
+than so many times such a step.
 
-Otherwise a wish for the impossible would slow down everybody's prompts and help nobody.
+Otherwise a wish for the impossible would slow down everybody's prompts and help nobody. The closer it is to
+what is possible, the less is added: a step that now keeps it and now does not keeps its length.
 """
 
 
@@ -142,7 +144,8 @@ class FittedChunks:
         """Return the longest chunk with which nine of ten steps keep the tightest SLO."""
         decodes, tightest = _decodes_of(step), float(np.min(slos))
         if tightest < (alone := self._model.predict_p90(decodes)):
-            tightest = float(np.min(np.where(slos < alone, LOST_SLO_RATIO * alone, slos)))
+            missed = np.minimum(2.0 * alone - slos, LOST_SLO_RATIO * alone)
+            tightest = float(np.min(np.where(slos < alone, missed, slos)))
         return largest_chunk(
             self._model.predict_p90,
             decodes,
