@@ -196,6 +196,7 @@ class Operator:
         if shelf == GATEWAYS:
             self._router.on_gateways(self._cache.all(GATEWAYS))
         else:
+            self._last_words.note_owner(shelf, obj)
             if shelf == "Pod":
                 # A service that was deleted is not looked at any more, but for this.
                 told_of = self._last_words.note(obj)
