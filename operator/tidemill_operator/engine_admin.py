@@ -14,6 +14,7 @@ from typing import Any, Final
 import aiohttp
 
 from tidemill_operator import metrics, names
+from tidemill_operator.answer_body import read_body
 from tidemill_operator.engine_load import EngineLoad, parse_load
 from tidemill_operator.model_progress import ModelProgress, parse_progress
 from tidemill_operator.observed import PodView
@@ -89,7 +90,10 @@ class EngineAdmin:
     async def _send(self, method: str, url: str, token: str) -> tuple[int, bytes]:
         headers = {"Authorization": f"Bearer {token}"}
         async with self._session.request(method, url, headers=headers, allow_redirects=False) as response:
-            return response.status, await response.content.read(MAX_ANSWER_BYTES)
+            body = await read_body(response.content, MAX_ANSWER_BYTES)
+        if body is None:
+            raise ValueError(f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
+        return response.status, body
 
 
 def _object(body: bytes) -> dict[str, Any]:

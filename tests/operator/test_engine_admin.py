@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,7 +11,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from operator_builders import make_pod
+from operator_builders import make_pod, settle
 from tidemill_operator.engine_admin import EngineAdmin, make_session
 from tidemill_operator.engine_load import EngineLoad
 
@@ -26,7 +27,7 @@ class Engine:
         self.status = 200
         self.token = TOKEN
 
-    async def handle(self, request: web.Request) -> web.Response:
+    async def handle(self, request: web.Request) -> web.StreamResponse:
         self.asked.append((request.method, request.path))
         if request.headers["Authorization"] != f"Bearer {self.token}":
             return web.json_response({}, status=401)
@@ -54,6 +55,36 @@ async def test_serving_engines_are_asked_for_their_load_and_draining_ones_to_dra
         serving.uid: EngineLoad(in_flight_requests=2, in_flight_tokens=50),
         draining.uid: EngineLoad(in_flight_requests=2, in_flight_tokens=50, is_refusing=True),
     }
+
+
+async def test_an_answer_that_comes_in_several_packets_is_read_whole() -> None:
+    async def in_two_parts(request: web.Request) -> web.StreamResponse:
+        text = json.dumps({**BUSY, "phase": "no", "time_to_first_token": [[0.1, 7]] * 200})
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(text[:1400].encode())
+        await settle()
+        await response.write(text[1400:].encode())
+        return response
+
+    engine, pod = Engine(), make_pod("aaaa", 0, ip="127.0.0.1")
+    engine.handle = in_two_parts  # type: ignore[method-assign]
+    async with running(engine) as admin:
+        loads = await admin.read([pod], [TOKEN])
+    assert loads == {pod.uid: EngineLoad(in_flight_requests=2, in_flight_tokens=50)}
+
+
+async def test_an_answer_that_never_ends_is_none() -> None:
+    async def endless(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while True:
+            await response.write(b" " * 10_000)
+
+    engine, pod = Engine(), make_pod("aaaa", 0, ip="127.0.0.1")
+    engine.handle = endless  # type: ignore[method-assign]
+    async with running(engine) as admin:
+        assert await admin.read([pod], [TOKEN]) == {pod.uid: None}
 
 
 async def test_drains_and_takes_back() -> None:

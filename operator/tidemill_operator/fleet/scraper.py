@@ -16,6 +16,7 @@ from typing import Final
 import aiohttp
 
 from tidemill_operator import metrics, names
+from tidemill_operator.answer_body import read_body
 from tidemill_operator.autoscaling.model import EngineFigures, GatewayDemand
 from tidemill_operator.fleet.figures import (
     MissingFiguresError,
@@ -206,10 +207,8 @@ async def _read(answer: aiohttp.ClientResponse, url: str) -> bytes:
         raise _RefusedError(f"{url} answered 401")
     if answer.status != 200:
         raise MissingFiguresError(f"{url} answered {answer.status}")
-    body = await answer.content.read(MAX_ANSWER_BYTES + 1)
-    while len(body) <= MAX_ANSWER_BYTES and not answer.content.at_eof():
-        body += await answer.content.read(MAX_ANSWER_BYTES + 1 - len(body))
-    if len(body) > MAX_ANSWER_BYTES:
+    body = await read_body(answer.content, MAX_ANSWER_BYTES)
+    if body is None:
         raise MissingFiguresError(f"{url} answered more than {MAX_ANSWER_BYTES} bytes")
     return body
 
