@@ -45,6 +45,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     )
     add("--name", default=os.environ.get("POD_NAME") or socket.gethostname(), help="this gateway's own name")
     add("--max-body-bytes", type=_positive_int, default=8 * MIB, help="larger bodies get 413")
+    add("--max-bodies-bytes", type=_positive_int, default=256 * MIB, help="of all at once; more get 429")
     add("--max-in-flight", type=_positive_int, default=4096, help="more requests at once get 429")
     add("--connect-timeout", type=_seconds, default=3.0, help="seconds to connect to a replica")
     add("--idle-timeout", type=_seconds, default=600.0, help="seconds a replica may send nothing before 504")
@@ -76,6 +77,7 @@ def config_from(arguments: argparse.Namespace) -> ProcessConfig:
         shutdown_timeout_seconds=arguments.shutdown_timeout,
         server=ServerConfig(
             max_body_bytes=arguments.max_body_bytes,
+            max_bodies_bytes=arguments.max_bodies_bytes,
             max_in_flight=arguments.max_in_flight,
             name=arguments.name,
             waiting=WaitingConfig(hold_seconds=arguments.hold_timeout),

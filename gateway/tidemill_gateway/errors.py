@@ -90,6 +90,11 @@ def overloaded(max_in_flight: int) -> GatewayError:
     )
 
 
+def bodies_full() -> GatewayError:
+    """Refuse a body because those of other requests take all the memory that they may."""
+    return _try_later("This gateway already holds as many bytes of requests as it may.", "overloaded")
+
+
 def unavailable(message: str, code: str) -> GatewayError:
     """Say that trying again later may help."""
     headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from tidemill_gateway.activation import ActivationHooks, Activator, StatusWriter
-from tidemill_gateway.body import BodyLimits
+from tidemill_gateway.body import BodyLimits, HeldBodies
 from tidemill_gateway.clocks import Clocks
 from tidemill_gateway.demand import DemandBook
 from tidemill_gateway.ledger import Ledger
@@ -34,6 +34,8 @@ class ServerConfig:
     """The public side's bounds, and the name under which this gateway counts."""
 
     max_body_bytes: int = 8 * MIB
+    max_bodies_bytes: int = 256 * MIB
+    """All bodies together, of requests that wait and of those that are being answered."""
     body_timeout_seconds: float = 60.0
     max_in_flight: int = 4096
     suspect_seconds: float = 5.0
@@ -64,6 +66,7 @@ AROUND = web.AppKey("around", Surroundings)
 TRAFFIC = web.AppKey("traffic", Traffic)
 DEMAND = web.AppKey("demand", DemandBook)
 LIMITS = web.AppKey("limits", TenantLimits)
+BODIES = web.AppKey("bodies", HeldBodies)
 WAITING = web.AppKey("waiting", WaitingRoom)
 PROXY = web.AppKey("proxy", Proxy)
 

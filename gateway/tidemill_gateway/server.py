@@ -3,17 +3,19 @@
 Knows the order of the steps. Refuses to know how routing, waiting and relaying work.
 """
 
+from dataclasses import replace
 from urllib.parse import unquote
 
 from aiohttp import web
 
 from tidemill_gateway import errors
-from tidemill_gateway.body import NO_BODY, read_body
+from tidemill_gateway.body import HeldBodies, ReadBody, no_body, read_body
 from tidemill_gateway.demand import DemandBook
 from tidemill_gateway.metrics import GatewayMetrics
 from tidemill_gateway.observe import RECORD, Handler, make_middleware
 from tidemill_gateway.parts import (
     AROUND,
+    BODIES,
     CONFIG,
     DEMAND,
     LIMITS,
@@ -59,6 +61,7 @@ def make_app(
     app[METRICS] = metrics
     app[AROUND] = around
     app[LIMITS] = TenantLimits()
+    app[BODIES] = HeldBodies(config.max_bodies_bytes)
     app[DEMAND] = DemandBook(gateway=config.name, started=around.clocks.wall())
     app.cleanup_ctx.append(open_parts)
     app.on_response_prepare.append(_close_when_leaving)
@@ -68,15 +71,19 @@ def make_app(
 
 async def handle(request: web.Request) -> web.StreamResponse:
     """Answer any request."""
-    state, record = request.app[STATE], request[RECORD]
     asked = RouteRequest(method=request.method, path=request.rel_url.raw_path, host=request.host)
-    body = NO_BODY
-    if needs_model(asked, state.claims):
-        body = await read_body(request, request.app[CONFIG].body)
-        asked = RouteRequest(method=asked.method, path=asked.path, host=asked.host, model=body.model)
+    if not needs_model(asked, request.app[STATE].claims):
+        return await _answer(request, asked, no_body())
+    with request.app[BODIES].hold() as held:
+        body = await read_body(request, request.app[CONFIG].body, held)
+        return await _answer(request, replace(asked, model=body.model), body)
+
+
+async def _answer(request: web.Request, asked: RouteRequest, body: ReadBody) -> web.StreamResponse:
+    state = request.app[STATE]
     routed = route(asked, state.claims)
     if isinstance(routed, Target):
-        return await answer_target(request, routed, body, record)
+        return await answer_target(request, routed, body, request[RECORD])
     if isinstance(routed, Redirect):
         return web.Response(status=308, headers={"Location": routed.location})
     if not state.is_complete:

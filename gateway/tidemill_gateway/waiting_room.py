@@ -35,7 +35,7 @@ class WaitingConfig:
     hold_seconds: float = 30.0
     turn_seconds: float = 60.0
     max_held_requests: int = 100
-    max_held_bytes: int = 256 * 1024 * 1024
+    max_held_bytes: int = 128 * 1024 * 1024
     keep_alive_seconds: float = 10.0
     retry_seconds: float = 5.0
 

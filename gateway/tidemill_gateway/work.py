@@ -132,7 +132,7 @@ def _ask_of(request: web.Request, service: Service, body: ReadBody, caller: Call
     given = request.headers.get(SESSION_HEADER, "")
     if not given and "Cookie" in request.headers:
         given = request.cookies.get(SESSION_COOKIE, "")
-    ask = read_ask(body.document, salt=f"{service.uid}/{caller.policy.name}", session=given)
+    ask = read_ask(body.take_document(), salt=f"{service.uid}/{caller.policy.name}", session=given)
     if not ask.session:
         return ask
     return replace(ask, session=f"{caller.policy.name}/{ask.session[:MAX_SESSION_CHARACTERS]}")

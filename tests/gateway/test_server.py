@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 
 from gateway.builders import make_pod, make_service, make_world, run_gateway, run_upstream
+from tidemill_gateway.body import ReadBody
 from tidemill_gateway.parts import ServerConfig
 from tidemill_gateway.state import ClusterState
 from tidemill_gateway.world import World
@@ -226,6 +227,39 @@ async def test_requests_beyond_the_bound_get_429_and_the_others_go_on() -> None:
             release.set()
             async with await first as response:
                 assert await response.text() == "done"
+
+
+async def test_bodies_beyond_what_all_may_take_get_429_until_others_are_answered() -> None:
+    release, arrived = asyncio.Event(), asyncio.Event()
+
+    async def handler(request: web.Request) -> web.Response:
+        arrived.set()
+        await release.wait()
+        return web.Response(text="done")
+
+    large = {"model": "chat", "pad": "x" * 2000}
+    async with run_upstream(handler) as port:
+        world = make_world([make_service()], [make_pod(port=port)])
+        async with run_gateway(world, ServerConfig(max_bodies_bytes=3000)) as gateway:
+            first = asyncio.ensure_future(gateway.client.post(gateway.url(CHAT_PATH), json=large))
+            await arrived.wait()
+            async with gateway.post(CHAT_PATH, json=large) as response:
+                assert response.status == 429
+                assert (await error_of(response))["code"] == "overloaded"
+            small = asyncio.ensure_future(gateway.client.post(gateway.url(CHAT_PATH), json={"model": "chat"}))
+            release.set()
+            for answered in (first, small):
+                async with await answered as response:
+                    assert await response.text() == "done"
+            async with gateway.post(CHAT_PATH, json=large) as response:
+                assert await response.text() == "done", "those that were answered or refused are gone"
+
+
+def test_a_document_is_given_once_and_kept_no_longer() -> None:
+    body = ReadBody(content=b"{}", model=None, document={"prompt": [1, 2]})
+    assert body.take_document() == {"prompt": [1, 2]}
+    assert body.document is None
+    assert body.take_document() == {}
 
 
 async def test_a_fault_inside_the_gateway_gets_500_and_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
