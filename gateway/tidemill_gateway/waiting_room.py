@@ -90,11 +90,11 @@ class WaitingRoom:
         return room
 
     async def another_replica(self, visit: Visit, tried: Collection[str], seconds: float) -> bool:
-        """Wait until a replica takes requests that was not tried; False when none has come in time."""
+        """Wait until a replica takes requests that was not tried; False when none came in time, or will."""
         room = self._rooms[visit.service.uid]
         deadline = asyncio.get_running_loop().time() + seconds
         with self._demand.held(visit.service.key, visit.num_prompt_tokens):
-            while not self._is_closed:
+            while not self._is_closed and self._may_come(visit.service):
                 replicas = self._replicas(visit.service)
                 if any(pod.uid not in tried for pod in able(replicas)):
                     return True
@@ -119,10 +119,12 @@ class WaitingRoom:
         for uid, room in list(self._rooms.items()):
             service = self._world().services.get(uid)
             room.changed.set()
-            if service is not None:
-                self._let_in(service, room)
-            elif room.queue:
+            if service is None:
                 self._turn_away(room, errors.service_gone())
+            else:
+                self._let_in(service, room)
+                if room.queue and not service.wants_replicas and not able(self._replicas(service)):
+                    self._turn_away(room, errors.no_ready_replica(service, self._replicas(service)))
             if not room.queue and not room.num_in_flight:
                 del self._rooms[uid]
 
@@ -216,6 +218,11 @@ class WaitingRoom:
             self._let_in(self._newest(service), room)
         if not room.queue and not room.num_in_flight and self._rooms.get(service.uid) is room:
             del self._rooms[service.uid]
+
+    def _may_come(self, service: Service) -> bool:
+        """Say whether a service is to have replicas: not one that was deleted or suspended meanwhile."""
+        newest = self._world().services.get(service.uid)
+        return newest is not None and newest.wants_replicas
 
     def _newest(self, service: Service) -> Service:
         return self._world().services.get(service.uid, service)

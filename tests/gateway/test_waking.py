@@ -247,6 +247,32 @@ async def test_a_suspended_service_is_not_waited_for() -> None:
     assert not writer.applied
 
 
+def suspend(gateway: RunningGateway) -> None:
+    service = parse(Kind.SERVICES, make_service(scaling=ZERO, suspend=True))
+    gateway.state.update(put(gateway.state.world, Kind.SERVICES, service))
+
+
+async def test_a_service_that_is_suspended_lets_nobody_wait_any_more() -> None:
+    async with run_gateway(at_zero(), writer=Writer()) as gateway:
+        asking = asyncio.ensure_future(status_of(gateway))
+        await until(lambda: held(gateway) == 1)
+        suspend(gateway)
+        assert (await asking)[0] == 503
+
+
+async def test_whom_every_replica_has_refused_waits_for_no_other_of_a_suspended_service() -> None:
+    async def draining(request: web.Request) -> web.Response:
+        return web.json_response({}, status=503, headers={"x-tidemill-draining": "true"})
+
+    async with run_upstream(draining) as leaving:
+        world = make_world([make_service(scaling=ZERO)], [make_pod("old", port=leaving)])
+        async with run_gateway(world, ServerConfig()) as gateway:
+            asking = asyncio.ensure_future(status_of(gateway))
+            await until(lambda: held(gateway) == 1)
+            suspend(gateway)
+            assert (await asking)[0] == 503
+
+
 async def test_a_service_whose_only_replica_is_starting_is_waited_for_without_a_wake() -> None:
     writer = Writer()
     world = make_world([make_service()], [make_pod(ready=False)])
