@@ -27,6 +27,7 @@ FOREIGN_FLAGS = {
     *("--for", "--from-literal", "--sort-by", "--type"),
     "--help",
 }
+ADDING = re.compile(r".+\.add_argument|add")  # the second where a command calls it so for short
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
@@ -61,16 +62,14 @@ def flags() -> re.Pattern[str]:
     found = []
     for folder in ("engine", "gateway", "operator", "bench", "kernels", "tests"):
         for path in (ROOT / folder).rglob("*.py"):
-            if "add_argument(" in (text := path.read_text(encoding="utf-8")):
+            if "add_argument" in (text := path.read_text(encoding="utf-8")):
                 found += [word for node in ast.walk(ast.parse(text)) for word in flags_added(node)]
     return re.compile("|".join(found))
 
 
 def flags_added(node: ast.AST) -> list[str]:
     """Give a pattern for each flag of a call of `add_argument`; what an f-string fills in is any word."""
-    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
-        return []
-    if node.func.attr != "add_argument":
+    if not isinstance(node, ast.Call) or not ADDING.fullmatch(ast.unparse(node.func)):
         return []
     has_opposite = "BooleanOptionalAction" in ast.unparse(node)
     found = []
