@@ -1,12 +1,12 @@
-"""Arrivals as the gateways counted them, also over times in which one of them did not answer."""
+"""Arrivals as the gateways counted them, also while one of them did not answer, and what engines counted."""
 
 from __future__ import annotations
 
 import pytest
 
-from autoscaling_builders import START, Scenario, make_demand, make_load
+from autoscaling_builders import START, Scenario, make_demand, make_figures, make_load, make_replica
 from tidemill_operator.autoscaling.counting import count
-from tidemill_operator.autoscaling.memory import Memory
+from tidemill_operator.autoscaling.memory import Memory, Tokens
 from tidemill_operator.autoscaling.model import FleetLoad, GatewayLoad
 
 RATE = 4.0
@@ -64,3 +64,30 @@ def test_a_gateway_that_joins_begins_to_count_at_its_first_answer() -> None:
     scenario.run(load_with(False, False), 300, rate=RATE)
     arrivals = scenario.state.memory.arrivals
     assert [a.requests / a.seconds for a in arrivals[-50:]] == pytest.approx([RATE] * 50)
+
+
+def engine_counts(prefill: float, cached: float, ended: float) -> FleetLoad:
+    figures = make_figures(
+        process_started=0.0, prefill_tokens_total=prefill, cached_tokens_total=cached, requests_total=ended
+    )
+    return make_load(1, replicas=(make_replica(0, figures=figures),))
+
+
+def counted(*loads: FleetLoad) -> Tokens:
+    memory = Memory()
+    for load in loads:
+        memory = count(load, load.replicas, memory)
+    return memory.tokens
+
+
+def test_cached_tokens_that_are_told_before_their_prompts_cost_no_count() -> None:
+    """The second reading has a crowd's cached tokens and not yet its prompts, of which it is the rest."""
+    tokens = counted(
+        engine_counts(1000, 500, 10), engine_counts(400, 1100, 14), engine_counts(1300, 1100, 20)
+    )
+    assert (tokens.prefill, tokens.cached, tokens.ended) == (300, 600, 10)
+
+
+def test_an_engine_that_began_anew_and_does_not_say_so_is_counted_from_there_on() -> None:
+    tokens = counted(engine_counts(1000, 500, 10), engine_counts(10, 0, 1), engine_counts(110, 5, 3))
+    assert (tokens.prefill, tokens.cached, tokens.ended) == (100, 5, 2)

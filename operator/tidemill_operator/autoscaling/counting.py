@@ -2,7 +2,8 @@
 
 A counter's owner is a pod's UID and its process's start; of a new owner nothing is known but its next
 reading. A reading that went down without a new process, or is no number, is dropped by name: it starts
-afresh.
+afresh. One figure may go down by itself, that of prompt tokens which were computed: engines other than ours
+tell all prompt tokens when these are computed, and cached ones when they are found, which is before.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ def count(load: FleetLoad, known: Iterable[ReplicaLoad], memory: Memory) -> Memo
     if since is not None and since > load.at:
         since = None  # the clock was set back
     have_answered = _have_answered(load, since)
+    read = {_engine_key(replica, figures): _engine_reading(figures) for replica, figures in replicas}
     # Gateways are read all at one time or not at all, so that what they counted belongs to one interval.
     readings = {
-        **{_engine_key(replica, figures): _engine_reading(figures) for replica, figures in replicas},
+        **{key: _levelled(memory.counters.get(key), reading) for key, reading in read.items()},
         **(_gateway_readings(load) if have_answered else {}),
     }
     grown = {key: _growth(key, memory.counters.get(key), now) for key, now in readings.items()}
@@ -97,6 +99,14 @@ def _engine_reading(figures: EngineFigures) -> Reading:
     )
     ttft, itl = (_buckets(h) for h in (figures.time_to_first_token, figures.inter_token))
     return (*(math.nan if t is None else t for t in totals), *ttft, *itl)
+
+
+def _levelled(before: Reading | None, now: Reading) -> Reading:
+    """Hold the first figure, computed prompt tokens, where it alone went down: what comes makes up for it."""
+    if before is None or len(before) != len(now) or not now[0] < before[0]:
+        return now
+    is_alone = not any(b < a for a, b in zip(before[1:], now[1:], strict=True))
+    return (before[0], *now[1:]) if is_alone else now
 
 
 def _buckets(histogram: Histogram | None) -> Reading:
