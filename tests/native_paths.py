@@ -1,4 +1,5 @@
-"""The kernels' paths that can be tested here: those of this CPU, and those of another kind in an emulator.
+"""The kernels' paths that can be tested here: those of this CPU, those of other x86 CPUs with stand-ins for
+what is missing, and those of another kind in an emulator.
 
 Emulated tests are slow. They show what instructions compute, not in which order another CPU's threads would
 see one another's writes: here they see them in this CPU's order.
@@ -16,6 +17,7 @@ from harness.session import refuse
 
 from emulation.guest import prepare
 from emulation.library import EmulatedLibrary
+from emulation.stand_ins import paths_with_stand_ins
 from tidemill_kernels.native.build import find_library
 from tidemill_kernels.native.cpu import PATHS, KernelPath, supported_paths
 from tidemill_kernels.native.library import load_library
@@ -51,9 +53,15 @@ def ways() -> list[Any]:
 
 
 def _tested() -> list[tuple[str, KernelPath, Any]]:
-    """Name the paths, and mark those that are slow."""
-    own = [(path.name, path, ()) for path in supported_paths()]
-    return [*own, *((f"{path.name}_emulated", path, pytest.mark.slow) for path in PATHS if is_emulated(path))]
+    """Name the paths; all but the CPU's best are slow tests."""
+    best, *lesser = supported_paths() or (None,)
+    own = (
+        []
+        if best is None
+        else [(best.name, best, ()), *((path.name, path, pytest.mark.slow) for path in lesser)]
+    )
+    emulated = (*paths_with_stand_ins(), *(path for path in PATHS if is_emulated(path)))
+    return [*own, *((f"{path.name}_emulated", path, pytest.mark.slow) for path in emulated)]
 
 
 each_way = pytest.mark.parametrize(("path", "with_tiles"), ways())

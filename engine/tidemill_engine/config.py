@@ -16,8 +16,18 @@ Dtype = Literal["auto", "bfloat16", "float32"]
 DTYPES: tuple[Dtype, ...] = ("auto", "bfloat16", "float32")
 Quantization = Literal["int8", "int4", "fp8"]
 QUANTIZATIONS: tuple[Quantization, ...] = ("int8", "int4", "fp8")
-Kernels = Literal["auto", "amx", "avx512", "avx2", "neon", "torch"]
-KERNELS: tuple[Kernels, ...] = ("auto", "amx", "avx512", "avx2", "neon", "torch")
+Kernels = Literal["auto", "amx", "avx512", "avx512vnni", "avx512f", "avxvnni", "avx2", "neon", "torch"]
+KERNELS: tuple[Kernels, ...] = (
+    "auto",
+    "amx",
+    "avx512",
+    "avx512vnni",
+    "avx512f",
+    "avxvnni",
+    "avx2",
+    "neon",
+    "torch",
+)
 KvDtype = Literal["auto", "fp8", "int8"]
 KV_DTYPES: tuple[KvDtype, ...] = ("auto", "fp8", "int8")
 SchedulerKind = Literal["continuous", "static", "dynamic"]

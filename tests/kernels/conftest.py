@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from emulation.guest import prepare
-from native_paths import is_emulated
+from emulation.stand_ins import has_stand_ins
+from native_paths import is_emulated, library_of
 from tidemill_kernels.native.cpu import KernelPath
 
 
@@ -23,3 +24,5 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     with capture.global_and_fixture_disabled():
         for path in sorted(filter(is_emulated, wanted), key=lambda path: path.name):
             prepare(path)
+        for path in sorted(filter(has_stand_ins, wanted), key=lambda path: path.name):
+            library_of(path)

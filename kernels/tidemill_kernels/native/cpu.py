@@ -6,17 +6,13 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
-_AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16", "avx512_vnni")
-_AVX512_FLAGS = (
-    "-mavx512f",
-    "-mavx512bw",
-    "-mavx512dq",
-    "-mavx512vl",
-    "-mavx512bf16",
-    "-mavx512vnni",
-    "-mfma",
-    "-mf16c",
-)
+_AVX2 = ("avx2", "fma", "f16c")
+_AVX2_FLAGS = ("-mavx2", "-mfma", "-mf16c")
+_AVX512F = ("avx512f", "avx512bw", "avx512dq", "avx512vl")
+_AVX512F_FLAGS = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c")
+_AVX512 = (*_AVX512F, "avx512_vnni", "avx512_bf16")
+_AVX512_FLAGS = (*_AVX512F_FLAGS, "-mavx512vnni", "-mavx512bf16")
+_X86 = ("x86_64", "AMD64")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,17 +28,22 @@ class KernelPath:
 PATHS = (
     KernelPath(
         name="amx",
-        machines=("x86_64", "AMD64"),
+        machines=_X86,
         features=(*_AVX512, "amx_tile", "amx_bf16", "amx_int8"),
         flags=(*_AVX512_FLAGS, "-mamx-tile", "-mamx-bf16", "-mamx-int8"),
     ),
-    KernelPath(name="avx512", machines=("x86_64", "AMD64"), features=_AVX512, flags=_AVX512_FLAGS),
+    KernelPath(name="avx512", machines=_X86, features=_AVX512, flags=_AVX512_FLAGS),
     KernelPath(
-        name="avx2",
-        machines=("x86_64", "AMD64"),
-        features=("avx2", "fma", "f16c"),
-        flags=("-mavx2", "-mfma", "-mf16c"),
+        name="avx512vnni",
+        machines=_X86,
+        features=(*_AVX512F, "avx512_vnni"),
+        flags=(*_AVX512F_FLAGS, "-mavx512vnni"),
     ),
+    KernelPath(name="avx512f", machines=_X86, features=_AVX512F, flags=_AVX512F_FLAGS),
+    KernelPath(
+        name="avxvnni", machines=_X86, features=(*_AVX2, "avx_vnni"), flags=(*_AVX2_FLAGS, "-mavxvnni")
+    ),
+    KernelPath(name="avx2", machines=_X86, features=_AVX2, flags=_AVX2_FLAGS),
     KernelPath(name="neon", machines=("aarch64", "arm64"), features=("asimd",), flags=()),
 )
 """Fastest first."""

@@ -28,9 +28,9 @@ struct QueryRow {
 };
 
 struct AttentionScratch {
-  Buffer<bf16> query;      // [kMostRows][padded dim]
+  Buffer<Operand> query;   // [kMostRows][padded dim]
   Buffer<float> scores;    // [kMostRows][kChunkTokens]
-  Buffer<bf16> weights;    // [kMostRows][kChunkTokens]
+  Buffer<Operand> weights; // [kMostRows][kChunkTokens]
   Buffer<float> out;       // [kMostRows][padded dim]
   Buffer<bf16> tail;       // tiles of values, their unused slots zeroed
   float most[kMostRows], total[kMostRows];
@@ -93,7 +93,7 @@ inline void score_heads_of_64(const SequenceCache& cache, int64_t head, int64_t 
 inline void score_tiles(const SequenceCache& cache, int64_t head, int64_t first_tile, int64_t tiles, int64_t rows,
                         bool with_tiles, AttentionScratch& scratch, Lookahead* ahead) {
   int64_t dim = cache.shape->padded_dim();
-  const bf16* query = scratch.query.data();
+  const Operand* query = scratch.query.data();
 #if defined(TIDEMILL_AMX)
   if (with_tiles && dim == 64) {
     if (rows > 16) return score_heads_of_64<true>(cache, head, first_tile, tiles, scratch, ahead);
@@ -136,7 +136,7 @@ inline void score_tiles(const SequenceCache& cache, int64_t head, int64_t first_
 // `most` are those of powers of two; `most` stays while no score exceeds it by much, since sums of weights up to
 // 2^kSlack are as good. Columns that the row does not see may hold anything; their weights are zero.
 inline float soften_row(const CacheShape& shape, const QueryRow& row, int64_t first_tile, int64_t tiles, float scale,
-                        const float* scores, bf16* weights, float& most, VF& total) {
+                        const float* scores, Operand* weights, float& most, VF& total) {
   const int64_t step = shape.tile_tokens(), used = tiles * kTile, size = (tiles + 1) / 2 * 2 * kTile;
   const VI lanes = iota();
   auto bounds = [&](int64_t column) {  // of visible lanes in the vector that starts there
@@ -184,14 +184,14 @@ inline float soften_row(const CacheShape& shape, const QueryRow& row, int64_t fi
     if (seen.first < seen.second)
       weight = hide(power_of_two(load<VF>(scores + column) * scale - most), 0.0f, seen.first, seen.second);
     sums = sums + weight;
-    store_bf16(weights + column, weight);
+    store_operands(weights + column, weight);
   });
   for (int64_t column = whole_from; column < whole_to; column += kPair) {
     VF a = power_of_two(load<VF>(scores + column) * scale - most);
     VF b = power_of_two(load<VF>(scores + column + kLanes) * scale - most);
     sums = sums + a;
     more = more + b;
-    store_two_bf16(weights + column, a, b);
+    store_two_operands(weights + column, a, b);
   }
   total = sums + more;
   return factor;
@@ -253,8 +253,8 @@ inline void attend(const SequenceCache& cache, int64_t head, const QueryRow* row
   int64_t dim = shape.padded_dim(), first = rows[0].first, last = rows[0].last;
   scratch.reserve(dim);
   for (int64_t r = 0; r < count; r++) {
-    bf16* to = scratch.query.data() + r * dim;
-    store_row_bf16(to, rows[r].query, shape.head_dim);
+    Operand* to = scratch.query.data() + r * dim;
+    store_row_operands(to, rows[r].query, shape.head_dim);
     for (int64_t i = shape.head_dim; i < dim; i++) to[i] = 0;
     first = std::min(first, rows[r].first);
     last = std::max(last, rows[r].last);

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "matrix.h"
-#include "simd.h"
+#include "operands.h"
 
 namespace tidemill {
 
@@ -19,12 +19,12 @@ inline float mean_square(const float* x, int64_t size) {
   return (sum(total) + rest) / (float)size;
 }
 
-// to = x / sqrt(mean(x^2) + eps) * weight, rounded once to bf16.
-inline void rms_norm(const float* x, const float* weight, int64_t size, float eps, bf16* to) {
+// to = x / sqrt(mean(x^2) + eps) * weight.
+inline void rms_norm(const float* x, const float* weight, int64_t size, float eps, Operand* to) {
   float scale = 1.0f / std::sqrt(mean_square(x, size) + eps);
   int64_t i = 0;
-  for (; i + kLanes <= size; i += kLanes) store_bf16(to + i, load<VF>(x + i) * scale * load<VF>(weight + i));
-  for (; i < size; i++) to[i] = to_bf16(x[i] * scale * weight[i]);
+  for (; i + kLanes <= size; i += kLanes) store_operands(to + i, load<VF>(x + i) * scale * load<VF>(weight + i));
+  for (; i < size; i++) to[i] = to_operand(x[i] * scale * weight[i]);
 }
 
 // The same in place, in float32, for the norms of single heads.
@@ -45,9 +45,9 @@ inline void rotate(float* head, const float* cosine, const float* sine, int64_t 
 inline VF silu(VF gate) { return gate * reciprocal(power_of_two(smaller(splat(100.0f), gate * -kLog2OfE)) + 1.0f); }
 
 // silu(gate) * up of one panel's row: 16 gates, then 16 ups.
-inline void gate_panel_row(const float* sums, bf16* to) {
+inline void gate_panel_row(const float* sums, Operand* to) {
   for (int i = 0; i < kPanel / 2; i += kLanes)
-    store_bf16(to + i, silu(load<VF>(sums + i)) * load<VF>(sums + kPanel / 2 + i));
+    store_operands(to + i, silu(load<VF>(sums + i)) * load<VF>(sums + kPanel / 2 + i));
 }
 
 // Add a row of a panel to the residual.
@@ -65,23 +65,24 @@ inline VI rounded(VF x, float factor) {
 
 inline VF magnitude(VF x) { return larger(x, -x); }
 
-// Write a row as whole numbers of 127ths of its largest value, offset by `offset`; return the scale.
-inline float narrow_row(const bf16* x, int64_t size, int offset, uint8_t* to) {
+// Write a row as whole numbers, the largest as large as may be; return the scale.
+inline float narrow_row(const Operand* x, int64_t size, Whole* to) {
+  const float limit = (float)most_whole(size);
   VF most{};
-  for (int64_t i = 0; i < size; i += kLanes) most = larger(most, magnitude(load_bf16(x + i)));
-  float extreme = largest(most), inverse = extreme > 0 ? 127.0f / extreme : 0.0f;
+  for (int64_t i = 0; i < size; i += kLanes) most = larger(most, magnitude(load_operands(x + i)));
+  float extreme = largest(most), inverse = extreme > 0 ? limit / extreme : 0.0f;
   for (int64_t i = 0; i < size; i += kLanes)
-    store(to + i, __builtin_convertvector(rounded(load_bf16(x + i), inverse) + offset, VB));
-  return extreme / 127.0f;
+    store_whole(to + i, rounded(load_operands(x + i), inverse));
+  return extreme / limit;
 }
 
 // The same for each group of 32 inputs, without an offset; `sums` are those of a group's numbers, times the scale.
-inline void narrow_groups(const bf16* x, int64_t size, uint8_t* to, float* scales, float* sums) {
+inline void narrow_groups(const Operand* x, int64_t size, uint8_t* to, float* scales, float* sums) {
   constexpr int kVectors = kGroup / kLanes;
   for (int64_t group = 0; group < size / kGroup; group++, x += kGroup, to += kGroup) {
     VF value[kVectors], most{};
     for (int v = 0; v < kVectors; v++) {
-      value[v] = load_bf16(x + v * kLanes);
+      value[v] = load_operands(x + v * kLanes);
       most = larger(most, magnitude(value[v]));
     }
     float extreme = largest(most), inverse = extreme > 0 ? 127.0f / extreme : 0.0f;

@@ -72,7 +72,7 @@ class Engine {
 #if defined(TIDEMILL_AMX)
       TileScope tiles;
 #endif
-      const bf16* wide = part == kDown ? gated_.data() : part == kOut ? attended_.data() : normed_.data();
+      const Operand* wide = part == kDown ? gated_.data() : part == kOut ? attended_.data() : normed_.data();
       product(thread, kind, *matrix, wide, rows, nullptr, [](int64_t, int64_t, int64_t, const float*) {});
     });
   }
@@ -88,7 +88,7 @@ class Engine {
     Buffer<float> scales, group_sums;
 
     void reserve(int64_t count) {
-      numbers.reserve(count);
+      numbers.reserve(count * sizeof(Whole));
       scales.reserve(count / kGroup);
       group_sums.reserve(count / kGroup);
     }
@@ -96,7 +96,7 @@ class Engine {
 
   struct Thread {
     GemmScratch gemm;
-    Buffer<bf16> normed;  // of a few rows
+    Buffer<Operand> normed;  // of a few rows
     Narrow narrow;
     AttentionScratch attention;
     Buffer<float> best;
@@ -119,7 +119,7 @@ class Engine {
   StepAttention attention_;
   std::vector<int32_t> sequence_of_;  // [num_tokens]
   Buffer<float> hidden_, qkv_;
-  Buffer<bf16> normed_, attended_, gated_;
+  Buffer<Operand> normed_, attended_, gated_;
   Narrow narrow_;
   int64_t rows_ = 0;
 
@@ -174,34 +174,33 @@ class Engine {
     });
   }
 
-  void normalise_row(const float* weight, int64_t token, bf16* to) const {
+  void normalise_row(const float* weight, int64_t token, Operand* to) const {
     rms_norm(hidden_.data() + token * model.hidden_stride(), weight, model.config.hidden_size, model.config.eps, to);
   }
 
   // Normalise every token and return where the rows lie.
-  const bf16* normalise(int thread, const float* weight, int64_t count) {
+  const Operand* normalise(int thread, const float* weight, int64_t count) {
     int64_t stride = model.hidden_stride();
     if (count > kFewRows) {
       pool.each(count, grain(count), [&](int64_t i) { normalise_row(weight, i, normed_.data() + i * stride); });
       return normed_.data();
     }
-    bf16* own = threads_[thread].normed.data();
+    Operand* own = threads_[thread].normed.data();
     for (int64_t i = 0; i < count; i++) normalise_row(weight, i, own + i * stride);
     return own;
   }
 
   // Turn a row into whole numbers as a matrix wants them.
-  static void narrow(const Matrix& matrix, const bf16* from, int64_t row, const Narrow& to) {
+  static void narrow(const Matrix& matrix, const Operand* from, int64_t row, const Narrow& to) {
     int64_t stride = matrix.shape.padded_inputs(), groups = stride / kGroup;
-    uint8_t* numbers = to.numbers.data() + row * stride;
     if (matrix.format == Format::kInt4)
-      narrow_groups(from + row * stride, stride, numbers, to.scales.data() + row * groups, to.group_sums.data() + row * groups);
-    else to.scales.data()[row] = narrow_row(from + row * stride, stride, 128, numbers);
+      narrow_groups(from + row * stride, stride, to.numbers.data() + row * stride, to.scales.data() + row * groups, to.group_sums.data() + row * groups);
+    else to.scales.data()[row] = narrow_row(from + row * stride, stride, (Whole*)to.numbers.data() + row * stride);
   }
 
   // A linear layer: turn the rows into whole numbers where the matrix wants them, then multiply; `following` comes next.
   template <typename Take>
-  void product(int thread, int kind, const Matrix& matrix, const bf16* wide, int64_t rows, const Matrix* following, Take&& take) {
+  void product(int thread, int kind, const Matrix& matrix, const Operand* wide, int64_t rows, const Matrix* following, Take&& take) {
     Activations in{wide, nullptr, nullptr, nullptr, rows};
     Way way = ways.of(kind, rows);
     if ((matrix.format == Format::kInt8 || matrix.format == Format::kInt4) && !is_widened(matrix, rows, way)) {
@@ -218,7 +217,7 @@ class Engine {
     const Layer& layer = model.layers[index];
     const Matrix* next_qkv = index + 1 < model.config.num_layers ? &model.layers[index + 1].qkv : nullptr;
     int64_t tokens = step.num_tokens;
-    const bf16* normed = normalise(thread, layer.input_norm, tokens);
+    const Operand* normed = normalise(thread, layer.input_norm, tokens);
     clock.end(kNormSection);
     product(thread, 0, layer.qkv, normed, tokens, &layer.out, [&](int64_t panel, int64_t first, int64_t rows, const float* sums) {
       for (int64_t r = 0; r < rows; r++)
@@ -261,7 +260,7 @@ class Engine {
         int64_t token = step.logit_tokens[i];
         std::memmove(hidden_.data() + i * stride, hidden_.data() + token * stride, stride * sizeof(float));
         std::memmove(attended_.data() + i * attended_stride(), attended_.data() + token * attended_stride(),
-                     attended_stride() * sizeof(bf16));
+                     attended_stride() * sizeof(Operand));
       }
     });
   }
@@ -337,7 +336,7 @@ class Engine {
       }
       step.best[i] = id;
       float check = 0;
-      for (int64_t k = 0; k < model.config.hidden_size; k++) check += 0.0f * to_float(normed_.data()[i * model.hidden_stride() + k]);
+      for (int64_t k = 0; k < model.config.hidden_size; k++) check += 0.0f * from_operand(normed_.data()[i * model.hidden_stride() + k]);
       step.is_valid[i] = check == 0.0f;
     }
   }

@@ -12,11 +12,11 @@
 
 namespace tidemill {
 
-// Activations of one linear layer. `wide` are bf16 `[rows][padded inputs]`; for int8 and int4 matrices `narrow` are the
-// same as whole numbers times a scale: for int8 one of each row, and offset by 128; for int4 one of each group of 32
-// inputs, whose numbers times their scale add up to `group_sums`.
+// Activations of one linear layer. `wide` are `[rows][padded inputs]`; for int8 and int4 matrices `narrow` are the same as
+// whole numbers times a scale: for int8 Whole numbers with one scale for each row; for int4 bytes with one for each group
+// of 32 inputs, whose numbers times their scale add up to `group_sums`.
 struct Activations {
-  const bf16* wide = nullptr;
+  const Operand* wide = nullptr;
   const uint8_t* narrow = nullptr;
   const float* scales = nullptr;
   const float* group_sums = nullptr;
@@ -53,7 +53,7 @@ inline bool is_widened(const Matrix& matrix, int64_t rows, Way way) {
 inline void widen_nibble_panel(const uint8_t* panel, int64_t inputs, bf16* to, const uint8_t* next) {
   for (int64_t group = 0; group < inputs / kGroup; group++, panel += kInt4GroupBytes, to += kGroup * kPanel) {
     const uint16_t* halves = (const uint16_t*)(panel + kGroup / 2 * kPanel);
-    for (int line = 0; next != nullptr && line < kInt4GroupBytes / 64; line++) prefetch_l2(next + group * kInt4GroupBytes + line * 64);
+    for (int line = 0; kAsksAhead && next != nullptr && line < kInt4GroupBytes / 64; line++) prefetch_l2(next + group * kInt4GroupBytes + line * 64);
     for (int first = 0; first < kPanel; first += kLanes) {
       VF scale = load_halves(halves + first), least = load_halves(halves + kPanel + first);
 #pragma GCC unroll 4
@@ -75,7 +75,7 @@ inline void widen_nibble_panel(const uint8_t* panel, int64_t inputs, bf16* to, c
 inline void widen_byte_panel(const uint8_t* panel, int64_t inputs, bf16* to, const uint8_t* next) {
   for (int64_t group = 0; group < inputs / kGroup; group++, panel += kQ80GroupBytes, to += kGroup * kPanel) {
     const uint16_t* halves = (const uint16_t*)(panel + kGroup * kPanel);
-    for (int line = 0; next != nullptr && line < kQ80GroupBytes / 64; line++) prefetch_l2(next + group * kQ80GroupBytes + line * 64);
+    for (int line = 0; kAsksAhead && next != nullptr && line < kQ80GroupBytes / 64; line++) prefetch_l2(next + group * kQ80GroupBytes + line * 64);
     for (int first = 0; first < kPanel; first += kLanes) {
       VF scale = load_halves(halves + first);
 #pragma GCC unroll 8
@@ -97,7 +97,7 @@ inline void widen_panel(const Matrix& matrix, int64_t index, bf16* to, const uin
 }
 
 // The sums of a bf16 panel for `count` rows: `sums[count][32]`.
-inline void multiply_bf16_panel(const bf16* rows, int64_t inputs, int64_t count, const uint8_t* panel, Way way,
+inline void multiply_bf16_panel(const Operand* rows, int64_t inputs, int64_t count, const uint8_t* panel, Way way,
                                 float* sums, Prefetch next) {
 #if defined(TIDEMILL_AMX)
   if (way == Way::kTiles) {
@@ -116,7 +116,7 @@ inline void multiply_int8_panel(const Activations& in, int64_t first, int64_t co
                                 Way way, float* sums, Prefetch next) {
   int64_t inputs = matrix.shape.padded_inputs();
   const uint8_t* panel = matrix.panel(index);
-  const uint8_t* rows = in.narrow + first * inputs;
+  const Whole* rows = (const Whole*)in.narrow + first * inputs;
   int32_t* whole = reinterpret_cast<int32_t*>(sums);
   bool is_done = false;
 #if defined(TIDEMILL_AMX)
@@ -144,7 +144,7 @@ inline void multiply_int8_panel(const Activations& in, int64_t first, int64_t co
   for (int64_t row = 0; row < count; row++) {
     for (int column = 0; column < kPanel; column += kLanes) {
       int64_t output = index * kPanel + column;
-      VI exact = load<VI>(whole + row * kPanel + column) - load<VI>(matrix.sums + output) * 128;
+      VI exact = load<VI>(whole + row * kPanel + column) - load<VI>(matrix.sums + output) * kWholeOffset;
       store(sums + row * kPanel + column,
             __builtin_convertvector(exact, VF) * load<VF>(matrix.scales + output) * in.scales[first + row]);
     }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "matrix.h"
+#include "operands.h"
 
 namespace tidemill {
 
@@ -44,11 +45,10 @@ struct GroupColumns {
 
 // The products of a group's numbers with a vector of columns, added up.
 inline VI multiply_group(const VI (&columns)[kGroupQuads], const uint8_t* numbers) {
-#if defined(__AVX2__) && !defined(__AVX512F__)
-  __m256i total = _mm256_setzero_si256();  // 16 products of at most 15 * 127 fit 16 bits
-  for (int quad = 0; quad < kGroupQuads; quad++)
-    total = _mm256_add_epi16(total, _mm256_maddubs_epi16((__m256i)columns[quad], (__m256i)splat_quad(numbers + 4 * quad)));
-  return (VI)_mm256_madd_epi16(total, _mm256_set1_epi16(1));
+#if defined(__AVX2__) && !defined(TIDEMILL_VNNI)
+  VS total{};  // 16 products of at most 15 * 127 fit 16 bits
+  for (int quad = 0; quad < kGroupQuads; quad++) total += multiply_byte_pairs(columns[quad], splat_quad(numbers + 4 * quad));
+  return multiply_halves(VI{}, (VI)total, (VI)(VS{} + 1));
 #else
   VI total{};
   for (int quad = 0; quad < kGroupQuads; quad++) total = multiply_quads(total, columns[quad], splat_quad(numbers + 4 * quad));
@@ -63,7 +63,7 @@ inline __attribute__((noinline)) void multiply_int4_panel(const NarrowRows& rows
   const int64_t groups = inputs / kGroup;
   for (int64_t group = 0; group < groups; group++) {
     const uint8_t* at = panel + group * kInt4GroupBytes;
-    for (int line = 0; next != nullptr && line < kInt4GroupBytes / 64; line++)
+    for (int line = 0; kAsksAhead && next != nullptr && line < kInt4GroupBytes / 64; line++)
       prefetch_l2(next + group * kInt4GroupBytes + line * 64);
     for (int column = 0; column < kPanel; column += kInt4Vectors * kLanes) {
       const GroupColumns columns(at, column);

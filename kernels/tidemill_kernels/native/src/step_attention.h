@@ -13,7 +13,7 @@ struct AttentionOperands {
   const bf16 *keys, *values;
   const float* qkv;
   int64_t qkv_stride;
-  bf16* attended;
+  Operand* attended;
   int64_t attended_stride;
 };
 
@@ -113,8 +113,8 @@ class StepAttention {
   }
 
   void write_attended(const AttentionOperands& operands, int64_t token, int64_t head, const float* sums, float factor) const {
-    bf16* to = operands.attended + token * operands.attended_stride + head * config_.head_dim;
-    store_row_bf16(to, sums, config_.head_dim, factor);
+    Operand* to = operands.attended + token * operands.attended_stride + head * config_.head_dim;
+    store_row_operands(to, sums, config_.head_dim, factor);
   }
 
   // Put together the parts of one decode: sums weighed by how their maxima differ.
