@@ -119,6 +119,22 @@ async def test_a_decision_may_ask_for_an_earlier_turn(world: World) -> None:
     assert len(world.decide.loads) >= 9
 
 
+@pytest.mark.parametrize(("mode", "num_told"), [("Auto", 1), ("Advisory", 0)])
+async def test_only_what_is_followed_counts_as_a_change_of_the_number(
+    world: World, mode: str, num_told: int
+) -> None:
+    scaling = {**AUTO["scaling"], "mode": mode}
+    spec = {"replicas": 3 if mode == "Advisory" else None, "scaling": scaling}
+    counter = metrics.SCALE_EVENTS.labels("up")
+    before = counter._value.get()
+    world.look(spec)
+    await settle()
+    world.decide.replicas = 5
+    await world.clock.advance(10)
+    assert world.look(spec).desired == 5
+    assert counter._value.get() - before == num_told
+
+
 async def test_a_service_that_no_longer_scales_is_left_alone(world: World) -> None:
     world.look()
     await settle()

@@ -127,7 +127,7 @@ def queue(facts: Facts) -> Term | None:
         if math.isfinite(per_replica):
             more = _up(deficit / per_replica - num_coming)
         else:
-            more = 0 if num_coming else 1
+            more = 0 if num_coming > 0 else 1
         replicas, left = facts.num_staying + max(0, more), deficit
     else:
         left = facts.left_seconds(deficit / facts.capacity.requests_per_second)

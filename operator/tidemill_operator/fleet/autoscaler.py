@@ -171,7 +171,7 @@ class Autoscaler:
                 decision.reason,
                 decision.message,
             )
-            if before is not None:
+            if before is not None and keeper.facts.policy.mode == "Auto":
                 direction = "up" if decision.replicas > before else "down"
                 metrics.SCALE_EVENTS.labels(direction).inc()
         self._ask_reconcile(key)
