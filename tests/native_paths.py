@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import platform
+from dataclasses import dataclass
+from enum import IntEnum
 from functools import cache
 from typing import Any, cast
 
@@ -22,13 +24,33 @@ from tidemill_kernels.native.build import find_library
 from tidemill_kernels.native.cpu import PATHS, KernelPath, supported_paths
 from tidemill_kernels.native.library import load_library
 
-EMULATED_CPUS = {"neon": "cortex-a57"}
-"""For each path of another machine the oldest CPU that can take it, as the emulator names it."""
+
+class Extent(IntEnum):
+    """Which tests a path takes, each with those before it."""
+
+    WHOLE_NUMBERS = 1
+    PRODUCTS = 2
+    ALL = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Emulation:
+    """The oldest CPU that can take a path, as the emulator names it, and what of the path is its own."""
+
+    cpu: str
+    extent: Extent
+
+
+EMULATIONS = {
+    "neon": Emulation(cpu="cortex-a57", extent=Extent.ALL),
+    "neondot": Emulation(cpu="neoverse-n1", extent=Extent.WHOLE_NUMBERS),
+    "neonbf16": Emulation(cpu="max", extent=Extent.PRODUCTS),
+}
 
 
 def is_emulated(path: KernelPath) -> bool:
     """Say whether a path is of another kind of machine and can be run all the same."""
-    return path.name in EMULATED_CPUS and platform.machine() not in path.machines
+    return path.name in EMULATIONS and platform.machine() not in path.machines
 
 
 @cache
@@ -39,31 +61,34 @@ def library_of(path: KernelPath) -> ctypes.CDLL:
     prepared = prepare(path)
     if prepared.program is None:
         refuse(prepared.missing, lacking="emulator")
-    return cast("ctypes.CDLL", EmulatedLibrary(prepared.program, EMULATED_CPUS[path.name]))
+    return cast("ctypes.CDLL", EmulatedLibrary(prepared.program, EMULATIONS[path.name].cpu))
 
 
-def ways() -> list[Any]:
-    """List the paths, with vectors each and with tiles where there are any."""
-    return [
-        pytest.param(path, with_tiles, id=f"{name}-{'tiles' if with_tiles else 'vectors'}", marks=marks)
-        for name, path, marks in _tested()
-        for with_tiles in (False, True)
-        if path.name == "amx" or not with_tiles
-    ]
-
-
-def _tested() -> list[tuple[str, KernelPath, Any]]:
-    """Name the paths; all but the CPU's best are slow tests."""
+def _tested(extent: Extent) -> list[tuple[str, KernelPath, Any]]:
+    """Name the paths that take such tests; all but the CPU's best are slow."""
     best, *lesser = supported_paths() or (None,)
     own = (
         []
         if best is None
         else [(best.name, best, ()), *((path.name, path, pytest.mark.slow) for path in lesser)]
     )
-    emulated = (*paths_with_stand_ins(), *(path for path in PATHS if is_emulated(path)))
+    others = (path for path in PATHS if is_emulated(path) and EMULATIONS[path.name].extent >= extent)
+    emulated = (*paths_with_stand_ins(), *others)
     return [*own, *((f"{path.name}_emulated", path, pytest.mark.slow) for path in emulated)]
 
 
-each_way = pytest.mark.parametrize(("path", "with_tiles"), ways())
-paths = [pytest.param(path, id=name, marks=marks) for name, path, marks in _tested()]
+def _ways(extent: Extent) -> list[Any]:
+    """List the paths, with vectors each and with tiles where there are any."""
+    return [
+        pytest.param(path, with_tiles, id=f"{name}-{'tiles' if with_tiles else 'vectors'}", marks=marks)
+        for name, path, marks in _tested(extent)
+        for with_tiles in (False, True)
+        if path.name == "amx" or not with_tiles
+    ]
+
+
+each_way = pytest.mark.parametrize(("path", "with_tiles"), _ways(Extent.ALL))
+each_way_of_products = pytest.mark.parametrize(("path", "with_tiles"), _ways(Extent.PRODUCTS))
+each_way_of_whole_numbers = pytest.mark.parametrize(("path", "with_tiles"), _ways(Extent.WHOLE_NUMBERS))
+paths = [pytest.param(path, id=name, marks=marks) for name, path, marks in _tested(Extent.ALL)]
 each_path = pytest.mark.parametrize("path", paths)

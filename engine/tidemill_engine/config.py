@@ -16,7 +16,19 @@ Dtype = Literal["auto", "bfloat16", "float32"]
 DTYPES: tuple[Dtype, ...] = ("auto", "bfloat16", "float32")
 Quantization = Literal["int8", "int4", "fp8"]
 QUANTIZATIONS: tuple[Quantization, ...] = ("int8", "int4", "fp8")
-Kernels = Literal["auto", "amx", "avx512", "avx512vnni", "avx512f", "avxvnni", "avx2", "neon", "torch"]
+Kernels = Literal[
+    "auto",
+    "amx",
+    "avx512",
+    "avx512vnni",
+    "avx512f",
+    "avxvnni",
+    "avx2",
+    "neonbf16",
+    "neondot",
+    "neon",
+    "torch",
+]
 KERNELS: tuple[Kernels, ...] = (
     "auto",
     "amx",
@@ -25,6 +37,8 @@ KERNELS: tuple[Kernels, ...] = (
     "avx512f",
     "avxvnni",
     "avx2",
+    "neonbf16",
+    "neondot",
     "neon",
     "torch",
 )

@@ -6,7 +6,7 @@ import pytest
 from harness.errors import HarnessError
 
 from emulation.guest import Guest, prepare
-from native_paths import EMULATED_CPUS, is_emulated, library_of
+from native_paths import EMULATIONS, is_emulated, library_of
 from native_rig import SHAPE
 from tidemill_kernels.native.cpu import PATHS, KernelPath
 from tidemill_kernels.native.engine import NativeEngine
@@ -48,7 +48,7 @@ def test_a_program_that_ends_is_an_error_of_the_call(path: KernelPath) -> None:
     library_of(path)
     program = prepare(path).program
     assert program is not None
-    guest = Guest(program, EMULATED_CPUS[path.name])
+    guest = Guest(program, EMULATIONS[path.name].cpu)
     with pytest.raises(HarnessError, match="ended with status 1"):
         guest.call(99)
     guest.close()

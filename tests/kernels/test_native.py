@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from native_paths import each_way, library_of, paths
+from native_paths import each_way, each_way_of_products, each_way_of_whole_numbers, library_of, paths
 from native_rig import SHAPE, Reference, Rig, root_mean_square, tokens_of
 from tidemill_kernels.native.cpu import KernelPath, supported_paths
 from tidemill_kernels.native.engine import NativeEngine, Part, StepArrays
@@ -61,7 +61,7 @@ def test_prompts_in_chunks_and_decodes_are_the_reference(
     rig.check(first, both[1:])
 
 
-@each_way
+@each_way_of_products
 @pytest.mark.parametrize("count", [1, 3, 9, 14, 15, 17, 33, 64, 290])
 def test_any_number_of_rows_is_the_reference(path: KernelPath, with_tiles: bool, count: int) -> None:
     rig = Rig(SHAPE, path, with_tiles=with_tiles)
@@ -69,7 +69,7 @@ def test_any_number_of_rows_is_the_reference(path: KernelPath, with_tiles: bool,
     rig.check(tokens, rig.step((0, 0, tokens)))
 
 
-@each_way
+@each_way_of_products
 @pytest.mark.parametrize("weights", ["bf16", "int8"])
 def test_tokens_without_logits_serve_those_that_have_some(
     path: KernelPath, with_tiles: bool, weights: str
@@ -184,7 +184,7 @@ def test_a_row_that_is_not_a_number_spoils_no_other(path: KernelPath) -> None:
     rig.check(good, logits[1:])
 
 
-@each_way
+@each_way_of_whole_numbers
 @pytest.mark.parametrize(("weights", "tolerance"), [("int8", 0.05), ("int4", 0.4)])
 @pytest.mark.parametrize("count", [1, 7, 33])
 def test_quantised_weights_stay_near_the_reference(
@@ -196,7 +196,7 @@ def test_quantised_weights_stay_near_the_reference(
     assert root_mean_square(found - expected) <= tolerance * root_mean_square(expected)
 
 
-@each_way
+@each_way_of_whole_numbers
 @pytest.mark.parametrize("count", [1, 3, 20, 70])
 @pytest.mark.parametrize("hidden_size", [64, 72, 200])
 def test_int4_holds_exactly_what_groups_of_sixteen_values_hold(
@@ -224,7 +224,7 @@ def test_int4_holds_exactly_what_groups_of_sixteen_values_hold(
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * root_mean_square(expected))
 
 
-@each_way
+@each_way_of_whole_numbers
 @pytest.mark.parametrize("weights", ["bf16", "int8", "int4"])
 @pytest.mark.parametrize("count", [1, 3, 4, 5])
 def test_what_rows_give_does_not_depend_on_how_many_threads_prepare_them(

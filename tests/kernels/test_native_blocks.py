@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from native_paths import each_way, library_of
+from native_paths import each_way, each_way_of_products, each_way_of_whole_numbers, library_of
 from native_rig import SHAPE, Rig, root_mean_square, rounded, tokens_of
 from tidemill_kernels.native.cpu import KernelPath, supported_paths
 from tidemill_kernels.native.engine import Array, EngineShape, NativeEngine, Part, StoredTensor
@@ -63,7 +63,7 @@ def stored_parts(shape: EngineShape, kind: str) -> tuple[Stored, Values]:
     return stored, values
 
 
-@each_way
+@each_way_of_products
 @pytest.mark.parametrize("kind", ["q4_1", "q8_0"])
 @pytest.mark.parametrize("count", [1, 7, 33, 70])
 def test_blocks_give_bit_for_bit_what_bfloat16_gives(
@@ -102,7 +102,7 @@ def test_rows_of_heads_that_come_in_turns_are_put_in_order(path: KernelPath, wit
     np.testing.assert_array_equal(of_file.step((0, 0, tokens)), plain.step((0, 0, tokens)))
 
 
-@each_way
+@each_way_of_whole_numbers
 def test_int4_takes_the_file_s_nibbles_as_they_are(path: KernelPath, with_tiles: bool) -> None:
     stored, _ = stored_parts(BLOCKY, "q4_1")
     nibbles = {part: tensors for part, tensors in stored.items() if part[0] is not Part.HEAD}

@@ -10,6 +10,9 @@ _HASWELL = frozenset({"avx", "avx2", "fma", "f16c"})
 _SKYLAKE = _HASWELL | {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"}
 _ICE_LAKE = _SKYLAKE | {"avx512_vnni", "avx512_vbmi2"}
 _ZEN_4 = _ICE_LAKE | {"avx512_bf16"}
+_CORTEX_A72 = frozenset({"fp", "asimd", "crc32"})
+_NEOVERSE_N1 = _CORTEX_A72 | {"atomics", "asimdhp", "asimddp"}
+_NEOVERSE_V1 = _NEOVERSE_N1 | {"sve", "i8mm", "bf16"}
 _SAPPHIRE_RAPIDS = _ZEN_4 | {"avx_vnni", "amx_tile", "amx_bf16", "amx_int8"}
 
 
@@ -22,7 +25,9 @@ _SAPPHIRE_RAPIDS = _ZEN_4 | {"avx_vnni", "amx_tile", "amx_bf16", "amx_int8"}
         (_ICE_LAKE, "x86_64", ["avx512vnni", "avx512f", "avx2"]),
         (_ZEN_4, "x86_64", ["avx512", "avx512vnni", "avx512f", "avx2"]),
         (_SAPPHIRE_RAPIDS, "x86_64", ["amx", "avx512", "avx512vnni", "avx512f", "avxvnni", "avx2"]),
-        (frozenset({"fp", "asimd"}), "aarch64", ["neon"]),
+        (_CORTEX_A72, "aarch64", ["neon"]),
+        (_NEOVERSE_N1, "aarch64", ["neondot", "neon"]),
+        (_NEOVERSE_V1, "aarch64", ["neonbf16", "neondot", "neon"]),
         (frozenset({"sse4_2"}), "x86_64", []),
     ],
 )

@@ -13,6 +13,10 @@ _AVX512F_FLAGS = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma"
 _AVX512 = (*_AVX512F, "avx512_vnni", "avx512_bf16")
 _AVX512_FLAGS = (*_AVX512F_FLAGS, "-mavx512vnni", "-mavx512bf16")
 _X86 = ("x86_64", "AMD64")
+_ARM64 = ("aarch64", "arm64")
+_NEON_DOT = ("asimd", "atomics", "asimddp")
+# GCC's early scheduling moves loads so far ahead there that sums no longer fit the registers.
+_NEON_FLAGS = ("-fno-schedule-insns",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +48,19 @@ PATHS = (
         name="avxvnni", machines=_X86, features=(*_AVX2, "avx_vnni"), flags=(*_AVX2_FLAGS, "-mavxvnni")
     ),
     KernelPath(name="avx2", machines=_X86, features=_AVX2, flags=_AVX2_FLAGS),
-    KernelPath(name="neon", machines=("aarch64", "arm64"), features=("asimd",), flags=()),
+    KernelPath(
+        name="neonbf16",
+        machines=_ARM64,
+        features=(*_NEON_DOT, "bf16"),
+        flags=("-march=armv8.2-a+dotprod+bf16", *_NEON_FLAGS),
+    ),
+    KernelPath(
+        name="neondot",
+        machines=_ARM64,
+        features=_NEON_DOT,
+        flags=("-march=armv8.2-a+dotprod", *_NEON_FLAGS),
+    ),
+    KernelPath(name="neon", machines=_ARM64, features=("asimd",), flags=_NEON_FLAGS),
 )
 """Fastest first."""
 

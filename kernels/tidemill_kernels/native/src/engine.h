@@ -203,7 +203,7 @@ class Engine {
   void product(int thread, int kind, const Matrix& matrix, const Operand* wide, int64_t rows, const Matrix* following, Take&& take) {
     Activations in{wide, nullptr, nullptr, nullptr, rows};
     Way way = ways.of(kind, rows);
-    if ((matrix.format == Format::kInt8 || matrix.format == Format::kInt4) && !is_widened(matrix, rows, way)) {
+    if ((matrix.format == Format::kInt8 || matrix.format == Format::kInt4) && !is_widened(matrix, way)) {
       bool is_few = rows <= kFewRows;
       const Narrow& to = is_few ? threads_[thread].narrow : narrow_;
       if (is_few) for (int64_t row = 0; row < rows; row++) narrow(matrix, wide, row, to);

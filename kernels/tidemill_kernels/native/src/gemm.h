@@ -34,8 +34,6 @@ enum class Way : int32_t { kVector = 0, kTiles = 1 };
 inline constexpr int64_t kRowChunk = 512, kLeastChunk = 256;
 inline constexpr int64_t kBlockRows = 32;    // two tiles of rows
 inline constexpr int64_t kStepBytes = 2048;  // of a panel: what a tile kernel multiplies in a step
-// From so many rows on, int4 panels are widened to bf16 first; never where bytes are multiplied faster than that.
-inline constexpr int64_t kInt4WideRows = kLanes == 4 ? 12 : INT64_MAX;
 
 // What a thread needs beside the operands.
 struct GemmScratch {
@@ -44,8 +42,8 @@ struct GemmScratch {
 };
 
 // Whether a matrix is multiplied as bf16, panel by panel.
-inline bool is_widened(const Matrix& matrix, int64_t rows, Way way) {
-  if (matrix.format == Format::kInt4) return way == Way::kTiles || rows >= kInt4WideRows;
+inline bool is_widened(const Matrix& matrix, Way way) {
+  if (matrix.format == Format::kInt4) return way == Way::kTiles;
   return matrix.format == Format::kQ41 || matrix.format == Format::kQ80;
 }
 
@@ -175,7 +173,7 @@ inline void gemm(Pool& pool, GemmScratch& scratch, const Activations& in, const 
   // Of many rows each thread takes some with all panels, so that what it writes stays in its cache; else panels are shared.
   int64_t chunks = std::max((in.rows + kRowChunk - 1) / kRowChunk, std::min<int64_t>(pool.size(), in.rows / kLeastChunk));
   float* sums = scratch.sums.reserve(2 * kBlockRows * kPanel);
-  bool is_wide = is_widened(matrix, in.rows, way);
+  bool is_wide = is_widened(matrix, way);
   bf16* widened = is_wide ? (bf16*)scratch.widened.reserve(2 * inputs * kPanel) : nullptr;
   pool.each(panels * chunks, 1, [&](int64_t task) {
     int64_t chunk = task / panels, panel = task % panels;

@@ -10,7 +10,7 @@
 namespace tidemill {
 
 inline constexpr int kGroupQuads = kGroup / 4;
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(__aarch64__)
 inline constexpr int kInt4Vectors = 2;  // of columns, whose nibbles fill half of the registers
 #else
 inline constexpr int kInt4Vectors = 1;
@@ -47,11 +47,19 @@ struct GroupColumns {
 inline VI multiply_group(const VI (&columns)[kGroupQuads], const uint8_t* numbers) {
 #if defined(__AVX2__) && !defined(TIDEMILL_VNNI)
   VS total{};  // 16 products of at most 15 * 127 fit 16 bits
-  for (int quad = 0; quad < kGroupQuads; quad++) total += multiply_byte_pairs(columns[quad], splat_quad(numbers + 4 * quad));
+  for (int quad = 0; quad < kGroupQuads; quad++) total += multiply_byte_pairs(columns[quad], splat_four(numbers + 4 * quad));
   return multiply_halves(VI{}, (VI)total, (VI)(VS{} + 1));
+#elif defined(__aarch64__) && !defined(__ARM_FEATURE_DOTPROD)
+  int16x8_t low{}, high{};  // the same, after half of them have been added up
+  for (int quad = 0; quad < kGroupQuads; quad++) {
+    int8x16_t column = (int8x16_t)columns[quad], four = (int8x16_t)splat_four(numbers + 4 * quad);
+    low = vmlal_s8(low, vget_low_s8(column), vget_low_s8(four));
+    high = vmlal_high_s8(high, column, four);
+  }
+  return (VI)vpaddlq_s16(vpaddq_s16(low, high));
 #else
   VI total{};
-  for (int quad = 0; quad < kGroupQuads; quad++) total = multiply_quads(total, columns[quad], splat_quad(numbers + 4 * quad));
+  for (int quad = 0; quad < kGroupQuads; quad++) total = multiply_quads(total, columns[quad], splat_four(numbers + 4 * quad));
   return total;
 #endif
 }
@@ -70,10 +78,12 @@ inline __attribute__((noinline)) void multiply_int4_panel(const NarrowRows& rows
       for (int64_t r = 0; r < count; r++) {
         const uint8_t* numbers = rows.numbers + r * inputs + group * kGroup;
         float scale = rows.scales[r * groups + group], total = rows.group_sums[r * groups + group];
+        VI whole[kInt4Vectors];
+        for (int v = 0; v < kInt4Vectors; v++) whole[v] = multiply_group(columns.quads[v], numbers);
         for (int v = 0; v < kInt4Vectors; v++) {
           float* to = sums + r * kPanel + column + v * kLanes;
           VF before = group == 0 ? VF{} : load<VF>(to);
-          VF exact = __builtin_convertvector(multiply_group(columns.quads[v], numbers), VF);
+          VF exact = __builtin_convertvector(whole[v], VF);
           store(to, before + columns.least[v] * total + columns.scale[v] * (exact * scale));
         }
       }

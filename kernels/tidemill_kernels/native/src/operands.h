@@ -6,6 +6,10 @@
 
 #include "simd.h"
 
+#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#define TIDEMILL_BF16  // products of pairs of bf16
+#endif
+
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 #define TIDEMILL_VNNI  // products of unsigned with signed bytes, four at a time
 #endif
@@ -13,7 +17,7 @@
 namespace tidemill {
 
 // Activations as the multiplying instruction takes them: bf16 where one multiplies pairs of those, else floats.
-#if defined(__AVX512BF16__)
+#if defined(TIDEMILL_BF16)
 using Operand = bf16;
 inline constexpr int kPairSteps = 1;
 #else
@@ -22,7 +26,7 @@ inline constexpr int kPairSteps = 2;
 #endif
 
 inline VF load_operands(const Operand* from) {
-#if defined(__AVX512BF16__)
+#if defined(TIDEMILL_BF16)
   return load_bf16(from);
 #else
   return load<VF>(from);
@@ -30,7 +34,7 @@ inline VF load_operands(const Operand* from) {
 }
 
 inline void store_operands(Operand* to, VF value) {
-#if defined(__AVX512BF16__)
+#if defined(TIDEMILL_BF16)
   store_bf16(to, value);
 #else
   store(to, value);
@@ -38,7 +42,7 @@ inline void store_operands(Operand* to, VF value) {
 }
 
 inline void store_two_operands(Operand* to, VF a, VF b) {
-#if defined(__AVX512BF16__)
+#if defined(TIDEMILL_BF16)
   store_two_bf16(to, a, b);
 #else
   store(to, a);
@@ -47,7 +51,7 @@ inline void store_two_operands(Operand* to, VF a, VF b) {
 }
 
 inline Operand to_operand(float value) {
-#if defined(__AVX512BF16__)
+#if defined(TIDEMILL_BF16)
   return to_bf16(value);
 #else
   return value;
@@ -55,7 +59,7 @@ inline Operand to_operand(float value) {
 }
 
 inline float from_operand(Operand value) {
-#if defined(__AVX512BF16__)
+#if defined(TIDEMILL_BF16)
   return to_float(value);
 #else
   return value;
@@ -64,19 +68,25 @@ inline float from_operand(Operand value) {
 
 // Write `size` floats times a factor.
 inline void store_row_operands(Operand* to, const float* from, int64_t size, float factor = 1.0f) {
-#if defined(__AVX512BF16__)
+#if defined(TIDEMILL_BF16)
   store_row_bf16(to, from, size, factor);
 #else
   for (int64_t i = 0; i < size; i++) to[i] = from[i] * factor;
 #endif
 }
 
+inline VI splat_four(const void* bytes) {
+  int32_t bits;
+  std::memcpy(&bits, bytes, 4);
+  return VI{} + bits;
+}
+
 // What step STEP of kPairSteps multiplies of a vector of columns' pairs of bf16.
 template <int STEP>
 struct Column {
-#if defined(__AVX512BF16__)
-  __m512i pairs;
-  explicit Column(const void* from) : pairs(_mm512_loadu_si512(from)) {}
+#if defined(TIDEMILL_BF16)
+  VU pairs;
+  explicit Column(const void* from) : pairs(load<VU>(from)) {}
 #else
   VF numbers;
   explicit Column(const void* from) : numbers((VF)(STEP == 0 ? load<VU>(from) << 16 : load<VU>(from) & 0xffff0000u)) {}
@@ -88,20 +98,26 @@ struct Column {
 template <int STEP>
 inline VF multiply_pair(VF acc, const Operand* pair, const Column<STEP>& column) {
 #if defined(__AVX512BF16__)
-  int32_t bits;
-  std::memcpy(&bits, pair, 4);
-  return (VF)_mm512_dpbf16_ps((__m512)acc, (__m512bh)_mm512_set1_epi32(bits), (__m512bh)column.pairs);
+  return (VF)_mm512_dpbf16_ps((__m512)acc, (__m512bh)splat_four(pair), (__m512bh)column.pairs);
+#elif defined(TIDEMILL_BF16)
+  return (VF)vbfdotq_f32((float32x4_t)acc, (bfloat16x8_t)splat_four(pair), (bfloat16x8_t)column.pairs);
 #else
   return acc + column.numbers * pair[STEP];
 #endif
 }
 
-inline VI splat_quad(const void* quad) {
-  int32_t bits;
-  std::memcpy(&bits, quad, 4);
-  return VI{} + bits;
+#if defined(__aarch64__)
+// acc[i] += the products of four signed bytes with four others, lane by lane, none of which is -128.
+inline VI multiply_quads(VI acc, VI a, VI b) {
+  int8x16_t x = (int8x16_t)a, y = (int8x16_t)b;
+#if defined(__ARM_FEATURE_DOTPROD)
+  return (VI)vdotq_s32((int32x4_t)acc, x, y);
+#else
+  int16x8_t pairs = vpaddq_s16(vmull_s8(vget_low_s8(x), vget_low_s8(y)), vmull_high_s8(x, y));
+  return (VI)vpadalq_s16((int32x4_t)acc, pairs);
+#endif
 }
-
+#else
 // acc[i] += the products of four unsigned bytes with four signed ones, lane by lane.
 inline VI multiply_quads(VI acc, VI of_unsigned, VI of_signed) {
 #if defined(__AVX512VNNI__)
@@ -114,6 +130,7 @@ inline VI multiply_quads(VI acc, VI of_unsigned, VI of_signed) {
   return acc;
 #endif
 }
+#endif
 
 // Sums of whole numbers may be added up in any order, and a compiler that does so for many at once runs out of registers.
 inline VI keep_order(VI sum) {
@@ -146,11 +163,14 @@ inline VI multiply_halves(VI acc, VI a, VI b) {
 }
 
 // Activations of int8 products as the multiplying instruction takes them. Where one multiplies unsigned bytes with signed
-// ones: bytes, offset by 128. Else numbers of 16 bits, of each four inputs first 0 and 2, then 1 and 3, as they come out
-// of four bytes by shifting.
+// ones: bytes, offset by 128; where both are signed: bytes. Else numbers of 16 bits, of each four inputs first 0 and 2, then
+// 1 and 3, as they come out of four bytes by shifting.
 #if defined(TIDEMILL_VNNI)
 using Whole = uint8_t;
 inline constexpr int kWholeOffset = 128, kQuadSteps = 1;
+#elif defined(__aarch64__)
+using Whole = int8_t;
+inline constexpr int kWholeOffset = 0, kQuadSteps = 1;
 #else
 using Whole = int16_t;
 inline constexpr int kWholeOffset = 0, kQuadSteps = 2;
@@ -166,12 +186,12 @@ inline int most_whole(int64_t inputs) {
 
 // Write whole numbers of consecutive inputs.
 inline void store_whole(Whole* to, VI numbers) {
-#if defined(TIDEMILL_VNNI)
+#if defined(TIDEMILL_VNNI) || defined(__aarch64__)
   store(to, __builtin_convertvector(numbers + kWholeOffset, VW));
 #else
-  VI order = iota();
-  order = (order & ~3) | ((order & 1) << 1) | ((order & 2) >> 1);
-  store(to, __builtin_convertvector(__builtin_shuffle(numbers, order), VW));
+  typedef uint64_t VFours __attribute__((vector_size(kLanes * 2)));
+  VFours fours = (VFours)__builtin_convertvector(numbers, VW);
+  store(to, (fours & 0xffff00000000ffffu) | (fours & 0xffff0000u) << 16 | (fours >> 16 & 0xffff0000u));
 #endif
 }
 
@@ -188,8 +208,8 @@ struct WholeColumn {
 // acc[i] += the four numbers at `quad` times those of column i, as far as that step goes.
 template <int STEP>
 inline VI multiply_quad(VI acc, const Whole* quad, const WholeColumn<STEP>& column) {
-  if constexpr (kQuadSteps == 1) return multiply_quads(acc, splat_quad(quad), column.numbers);
-  else return multiply_halves(acc, column.numbers, splat_quad(quad + 2 * STEP));
+  if constexpr (kQuadSteps == 1) return multiply_quads(acc, splat_four(quad), column.numbers);
+  else return multiply_halves(acc, column.numbers, splat_four(quad + 2 * STEP));
 }
 
 }  // namespace tidemill

@@ -9,6 +9,8 @@
 
 #if defined(__AVX2__) || defined(__AVX512F__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 namespace tidemill {
@@ -87,6 +89,8 @@ inline bf16 to_bf16(float value) {
 inline void store_bf16(bf16* to, VF value) {
 #if defined(__AVX512BF16__)
   _mm256_storeu_si256((__m256i*)to, (__m256i)_mm512_cvtneps_pbh((__m512)value));
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+  store(to, vcvt_bf16_f32((float32x4_t)value));
 #else
   VU bits = (VU)value;
   VU rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
@@ -152,6 +156,8 @@ inline VF load_halves(const uint16_t* from) {
   return (VF)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)from));
 #elif defined(__AVX2__)
   return (VF)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)from));
+#elif defined(__aarch64__)
+  return (VF)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(from)));
 #else
   VF wide;
   for (int i = 0; i < kLanes; i++) wide[i] = half_to_float(from[i]);
@@ -162,6 +168,8 @@ inline VF load_halves(const uint16_t* from) {
 inline float sum(VF value) {
 #if defined(__AVX512F__)
   return _mm512_reduce_add_ps((__m512)value);
+#elif defined(__aarch64__)
+  return vaddvq_f32((float32x4_t)value);
 #else
   float total = 0;
   for (int i = 0; i < kLanes; i++) total += value[i];
@@ -172,6 +180,8 @@ inline float sum(VF value) {
 inline float largest(VF value) {
 #if defined(__AVX512F__)
   return _mm512_reduce_max_ps((__m512)value);
+#elif defined(__aarch64__)
+  return vmaxnmvq_f32((float32x4_t)value);
 #else
   float most = value[0];
   for (int i = 1; i < kLanes; i++) most = value[i] > most ? value[i] : most;
@@ -184,6 +194,8 @@ inline bool is_any_above(VF value, float limit) {
   return _mm512_cmp_ps_mask((__m512)value, _mm512_set1_ps(limit), _CMP_NLE_UQ) != 0;
 #elif defined(__AVX2__)
   return _mm256_movemask_ps(_mm256_cmp_ps((__m256)value, _mm256_set1_ps(limit), _CMP_NLE_UQ)) != 0;
+#elif defined(__aarch64__)
+  return vminvq_u32(vcleq_f32((float32x4_t)value, vdupq_n_f32(limit))) == 0;
 #else
   bool is_above = false;
   for (int i = 0; i < kLanes; i++) is_above |= !(value[i] <= limit);
