@@ -99,8 +99,16 @@ class Activator:
         }
         try:
             await writer.apply_status(manifest)
-        except ApiError as error:
-            logger.warning("could not ask %s/%s to wake: %s", service.namespace, service.name, error)
+        except Exception as error:
+            # A fault of our own, too, must not leave those who wait with nobody who asks again.
+            is_told = isinstance(error, ApiError)
+            logger.warning(
+                "could not ask %s/%s to wake: %s",
+                service.namespace,
+                service.name,
+                error,
+                exc_info=None if is_told else error,
+            )
             self._metrics.decisions.activations.labels(service.namespace, service.name, "failed").inc()
             return False
         self._last_sent[service.uid] = now

@@ -35,7 +35,8 @@ ZERO = {"minReplicas": 0, "maxReplicas": 4, "scaleToZero": {"activationTimeout":
 class Writer:
     """Stands for the API server; remembers what was applied."""
 
-    def __init__(self, *, num_failures: int = 0) -> None:
+    def __init__(self, *, num_failures: int = 0, failure: Exception | None = None) -> None:
+        self.failure = failure or ApiError(503, "not now")
         self.applied: list[dict[str, Any]] = []
         self.asked = asyncio.Event()
         self.num_failures = num_failures
@@ -43,7 +44,7 @@ class Writer:
     async def apply_status(self, manifest: dict[str, Any]) -> None:
         if self.num_failures:
             self.num_failures -= 1
-            raise ApiError(503, "not now")
+            raise self.failure
         self.applied.append(manifest)
         self.asked.set()
 
@@ -230,8 +231,9 @@ async def test_a_gateway_that_goes_away_tells_those_who_wait_to_come_again() -> 
         assert await status_of(gateway) == (503, "1")
 
 
-async def test_asking_to_wake_is_repeated_until_it_has_been_heard() -> None:
-    writer = Writer(num_failures=1)
+@pytest.mark.parametrize("failure", [ApiError(503, "not now"), FileNotFoundError("no token"), KeyError("x")])
+async def test_asking_to_wake_is_repeated_until_it_has_been_heard(failure: Exception) -> None:
+    writer = Writer(num_failures=1, failure=failure)
     async with run_upstream(answer) as port, run_gateway(at_zero(), writer=writer) as gateway:
         asking = asyncio.ensure_future(status_of(gateway))
         await writer.asked.wait()
