@@ -1,5 +1,6 @@
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,17 @@ async def test_a_peer_runs_in_the_better_of_its_configurations(
     report = await Contest(contenders, options(tmp_path)).run()
     assert report.configurations["vllm-cpu"] == {"single": "fast"}
     assert report.rate_ratios("vllm-cpu")["single"].median == 2.0
+
+
+async def test_a_peer_runs_in_the_configuration_that_was_asked_for_after_a_few_requests(
+    tmp_path: Path, book: list[tuple[str, str, tuple[int, ...]]]
+) -> None:
+    contenders = [contender("tidemill bf16", "default"), contender("vllm-cpu", "slow", "fast")]
+    asked = replace(options(tmp_path), configurations=("slow",))
+    report = await Contest(contenders, asked).run()
+    assert report.configurations == {"tidemill bf16": {"single": "default"}, "vllm-cpu": {"single": "slow"}}
+    assert "vllm-cpu/fast" not in {name for name, _, _ in book}
+    assert replace(asked, is_quick=False).num_trial_requests("uniform") == 8
 
 
 async def test_rounds_are_interleaved_with_the_same_requests_in_a_round_and_others_in_the_next(

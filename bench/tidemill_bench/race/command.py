@@ -30,6 +30,13 @@ def add_arguments(race: argparse.ArgumentParser) -> None:
     race.add_argument("--rounds", type=int, help=f"default {_ROUNDS}, with --quick {_QUICK_ROUNDS}")
     race.add_argument("--requests-per-slot", type=int, default=8)
     race.add_argument("--seed", type=int, default=1)
+    race.add_argument(
+        "--configurations",
+        nargs="+",
+        default=(),
+        metavar="LABEL",
+        help="run a peer that has one of these in it alone, untried: for slow machines",
+    )
     race.add_argument("--cache", type=Path, metavar="FOLDER", help="peers are kept here; about 12 GB")
 
 
@@ -44,6 +51,7 @@ def run(args: argparse.Namespace) -> dict[str, object]:
         is_quick=args.quick,
         cache=args.cache or default_cache(),
         seed=args.seed,
+        configurations=tuple(args.configurations),
     )
     wanted = [contender for contender in contenders() if contender.name in args.contenders]
     report = asyncio.run(_race(Contest(wanted, options)))

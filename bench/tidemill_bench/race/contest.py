@@ -28,6 +28,7 @@ _PORTS_APART = 500
 _WARM_UP_SEED = 900_000
 _TRIAL_SEED = 800_000
 _LEAST_TRIAL = 4
+_WARM_TRIAL = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +41,8 @@ class ContestOptions:
     is_quick: bool
     cache: Path
     seed: int = 1
+    configurations: tuple[str, ...] = ()
+    """Labels: a contender that has some of these runs in them alone, untried."""
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -53,9 +56,12 @@ class ContestOptions:
     def num_trial_requests(self, workload: Workload) -> int:
         """Return how many requests a configuration is tried with: a quarter, but as many as are in flight.
 
-        With fewer, one that falls behind with all of them in flight would look as good as any.
+        With fewer, one that falls behind with all of them in flight would look as good as any. Where
+        configurations are named there is nothing to find out, and a few requests end standing still.
         """
         count = self.num_requests(workload)
+        if self.configurations:
+            return min(_WARM_TRIAL, count)
         return max(_LEAST_TRIAL, count // 4, min(count, concurrency_of(workload)))
 
 
@@ -92,7 +98,7 @@ class Contest:
     async def _set_up(self, contender: Contender) -> None:
         """Install a contender and start each of its configurations."""
         try:
-            configurations = await asyncio.to_thread(contender.prepare, self._options.cache)
+            configurations = self._wanted(await asyncio.to_thread(contender.prepare, self._options.cache))
             for configuration in configurations:
                 running = await self._start(contender, configuration)
                 self._running[contender.name, configuration.label] = running
@@ -102,6 +108,11 @@ class Contest:
             await self._give_up(contender, str(error))
             return
         self._configurations[contender.name] = configurations
+
+    def _wanted(self, configurations: tuple[Configuration, ...]) -> tuple[Configuration, ...]:
+        """Return those that were asked for; all where a contender has none of these."""
+        labels = self._options.configurations
+        return tuple(each for each in configurations if each.label in labels) or configurations
 
     async def _start(self, contender: Contender, configuration: Configuration) -> Running:
         port = free_port()
