@@ -46,6 +46,13 @@ EMULATIONS = {
     "neondot": Emulation(cpu="neoverse-n1", extent=Extent.WHOLE_NUMBERS),
     "neonbf16": Emulation(cpu="max", extent=Extent.PRODUCTS),
 }
+STAND_INS = {
+    "amx": Extent.ALL,
+    "avx512vnni": Extent.WHOLE_NUMBERS,
+    "avx512f": Extent.ALL,
+    "avxvnni": Extent.WHOLE_NUMBERS,
+}
+"""What of an x86 path is its own: `avx512vnni` has the vectors of `avx512f`, `avxvnni` those of `avx2`."""
 
 
 def is_emulated(path: KernelPath) -> bool:
@@ -72,8 +79,9 @@ def _tested(extent: Extent) -> list[tuple[str, KernelPath, Any]]:
         if best is None
         else [(best.name, best, ()), *((path.name, path, pytest.mark.slow) for path in lesser)]
     )
+    stand_ins = (path for path in paths_with_stand_ins() if STAND_INS[path.name] >= extent)
     others = (path for path in PATHS if is_emulated(path) and EMULATIONS[path.name].extent >= extent)
-    emulated = (*paths_with_stand_ins(), *others)
+    emulated = (*stand_ins, *others)
     return [*own, *((f"{path.name}_emulated", path, pytest.mark.slow) for path in emulated)]
 
 
