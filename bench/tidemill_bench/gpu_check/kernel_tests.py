@@ -71,7 +71,7 @@ def _command(place: Place, root: Path, files: list[str], report: Path) -> list[s
     """Return pytest without the project's settings and fixtures, which ask for what only developers have."""
     return [
         *(sys.executable, "-m", "pytest", "-q", "--import-mode=importlib", f"--rootdir={root}"),
-        *("-c", os.devnull, f"--confcutdir={root / 'tests' / 'kernels'}", "-p", "no:cacheprovider"),
+        *("-c", os.devnull, "--noconftest", "-p", "no:cacheprovider"),
         *("--disable-warnings", f"--junitxml={report}"),
         *(("-k", _IN_A_REHEARSAL) if place.is_rehearsal else ()),
         *files,
