@@ -6,16 +6,16 @@ Knows limits and defaults. Does not read flags, environment, files or the machin
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
 from tidemill_engine.errors import InvalidConfig
 
 Dtype = Literal["auto", "bfloat16", "float32"]
-DTYPES: tuple[Dtype, ...] = ("auto", "bfloat16", "float32")
+DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 Quantization = Literal["int8", "int4", "fp8"]
-QUANTIZATIONS: tuple[Quantization, ...] = ("int8", "int4", "fp8")
+QUANTIZATIONS: tuple[Quantization, ...] = get_args(Quantization)
 Kernels = Literal[
     "auto",
     "amx",
@@ -29,32 +29,20 @@ Kernels = Literal[
     "neon",
     "torch",
 ]
-KERNELS: tuple[Kernels, ...] = (
-    "auto",
-    "amx",
-    "avx512",
-    "avx512vnni",
-    "avx512f",
-    "avxvnni",
-    "avx2",
-    "neonbf16",
-    "neondot",
-    "neon",
-    "torch",
-)
+KERNELS: tuple[Kernels, ...] = get_args(Kernels)
 KvDtype = Literal["auto", "fp8", "int8"]
-KV_DTYPES: tuple[KvDtype, ...] = ("auto", "fp8", "int8")
+KV_DTYPES: tuple[KvDtype, ...] = get_args(KvDtype)
 SchedulerKind = Literal["continuous", "static", "dynamic"]
-SCHEDULERS: tuple[SchedulerKind, ...] = ("continuous", "static", "dynamic")
+SCHEDULERS: tuple[SchedulerKind, ...] = get_args(SchedulerKind)
 Policy = Literal["fifo", "sjf", "priority", "slo"]
-POLICIES: tuple[Policy, ...] = ("fifo", "sjf", "priority", "slo")
+POLICIES: tuple[Policy, ...] = get_args(Policy)
 DeviceName = Literal["auto", "cpu", "cuda"]
-DEVICES: tuple[DeviceName, ...] = ("auto", "cpu", "cuda")
+DEVICES: tuple[DeviceName, ...] = get_args(DeviceName)
 AttentionBackendName = Literal["auto", "tidemill", "flash-attn", "flashinfer"]
-ATTENTION_BACKENDS: tuple[AttentionBackendName, ...] = ("auto", "tidemill", "flash-attn", "flashinfer")
+ATTENTION_BACKENDS: tuple[AttentionBackendName, ...] = get_args(AttentionBackendName)
 GPU_LIBRARIES: tuple[AttentionBackendName, ...] = ("flash-attn", "flashinfer")
 AdmissionMode = Literal["adaptive", "strict"]
-ADMISSIONS: tuple[AdmissionMode, ...] = ("adaptive", "strict")
+ADMISSIONS: tuple[AdmissionMode, ...] = get_args(AdmissionMode)
 
 
 def _require(condition: bool, name: str, value: object, wanted: str) -> None:

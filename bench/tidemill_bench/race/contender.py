@@ -6,14 +6,14 @@ Knows names, configurations and figures. Does not know processes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from tidemill_bench.load.report import LoadReport
 
 Precision = Literal["bf16", "int8", "int4"]
-PRECISIONS: tuple[Precision, ...] = ("bf16", "int8", "int4")
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 Workload = Literal["single", "uniform", "medium", "extreme", "prefix", "prefill"]
-WORKLOADS: tuple[Workload, ...] = ("single", "uniform", "medium", "extreme", "prefix", "prefill")
+WORKLOADS: tuple[Workload, ...] = get_args(Workload)
 CONCURRENCY = 64
 QUICK_REQUESTS = {"single": 4, "uniform": 128, "medium": 64, "extreme": 32, "prefix": 128, "prefill": 16}
 """A minute at most for a server that does 150 output tokens, or 1,000 prompt tokens, a second."""
