@@ -175,7 +175,7 @@ inline void gemm(Pool& pool, GemmScratch& scratch, const Activations& in, const 
   float* sums = scratch.sums.reserve(2 * kBlockRows * kPanel);
   bool is_wide = is_widened(matrix, way);
   bf16* widened = is_wide ? (bf16*)scratch.widened.reserve(2 * inputs * kPanel) : nullptr;
-  pool.each(panels * chunks, 1, [&](int64_t task) {
+  pool.each_in_steps(panels * chunks, [&](int64_t task, Turn& turn) {
     int64_t chunk = task / panels, panel = task % panels;
     int64_t first = in.rows * chunk / chunks / 16 * 16, last = in.rows * (chunk + 1) / chunks / 16 * 16;
     if (chunk == chunks - 1) last = in.rows;
@@ -190,12 +190,12 @@ inline void gemm(Pool& pool, GemmScratch& scratch, const Activations& in, const 
     // The sums of a few rows stay in the nearest cache until they are taken.
     int64_t most = way == Way::kTiles ? kBlockRows : 2 * kMaxRows;
     Prefetch ahead = spread(next, way == Way::kTiles ? (last - first + most - 1) / most : 1);
-    for (int64_t row = first; row < last; row += most) {
+    for (int64_t row = first + turn.first() * most; row < last; row += most) {
       int64_t count = std::min(most, last - row);
       if (matrix.format == Format::kInt8) multiply_int8_panel(in, row, count, matrix, panel, way, sums, ahead);
       else if (matrix.format == Format::kInt4 && !is_wide) multiply_int4_panel(in.narrow_from(row, inputs), count, inputs, values, sums, ahead.at);
       else multiply_bf16_panel(in.wide + row * inputs, inputs, count, values, way, sums, ahead);
-      take(panel, row, count, (const float*)sums);
+      if (!turn.write([&] { take(panel, row, count, (const float*)sums); })) return;
       ahead = way == Way::kTiles ? Prefetch{ahead.at + matrix.panel_bytes() / kStepBytes * ahead.lines * 64, ahead.lines} : Prefetch{};
     }
   });

@@ -2,12 +2,13 @@
 //
 // A thread begins with its own part of a phase's tasks, the same part in every phase, so that it finds what it wrote in
 // its own cache; who is done takes from the others. A phase ends when its tasks are done, not when every thread has come:
-// one that the system has put aside holds nobody up unless it has a task in hand, and skips what it missed. Waiting
-// threads spin for a while and then give their time away; between runs they sleep. Knows no operator. The caller's thread
-// is number 0.
+// one that the system has put aside skips what it missed, and of what it has in hand others take the rest (see hand.h).
+// Waiting threads spin for a while and then give their time away; between runs they sleep. Knows no operator. The caller's
+// thread is number 0.
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <thread>
 #include <type_traits>
@@ -23,6 +24,8 @@
 #include <immintrin.h>
 #endif
 
+#include "hand.h"
+
 namespace tidemill {
 
 inline void pause_briefly() {
@@ -35,7 +38,8 @@ inline void pause_briefly() {
 
 class Pool {
  public:
-  explicit Pool(int num_threads) : num_threads_(num_threads < 1 ? 1 : num_threads), parts_(num_threads_) {
+  explicit Pool(int num_threads)
+      : num_threads_(num_threads < 1 ? 1 : num_threads), parts_(num_threads_), hands_(num_threads_) {
     threads_.reserve(num_threads_);
     try {
       for (int thread = 1; thread < num_threads_; thread++) threads_.emplace_back([this, thread] { serve(thread); });
@@ -77,14 +81,39 @@ class Pool {
     const uint32_t phase = phase_++;
     for (Range range; (range = take(phase, count, grain)).first < range.last;) {
       for (int64_t i = range.first; i < range.last; i++) body(i);
-      int64_t size = range.last - range.first;
-      if (num_done_.fetch_add(size, std::memory_order_acq_rel) + size == count) {
-        num_done_.store(0, std::memory_order_relaxed);
-        for (Part& part : parts_) part.ticket.store((uint64_t)(phase + 1) << 32, std::memory_order_relaxed);
-        open_phase_.store(phase + 1, std::memory_order_release);
-      }
+      count_done(phase, range.last - range.first, count);
     }
-    wait_until([&] { return open_phase_.load(std::memory_order_acquire) != phase; });
+    wait_until([&] { return is_over(phase); });
+  }
+
+  // The same for tasks of several steps, each of which computes and then writes what others see: body(task, turn) goes
+  // through the steps from turn.first() on, writes by turn.write(), and ends where that fails. A thread that waits while
+  // another one's step takes suspiciously long does the rest in its place.
+  template <typename Body>
+  void each_in_steps(int64_t count, Body&& body) {
+    if (num_threads_ == 1 || count == 0) {
+      for (int64_t i = 0; i < count; i++) {
+        Turn turn(nullptr, 0);
+        body(i, turn);
+      }
+      return;
+    }
+    const uint32_t phase = phase_++;
+    const auto began = Suspicion::Clock::now();
+    auto work = [&](Turn turn, int64_t task) {
+      body(task, turn);
+      if (turn.end()) count_done(phase, 1, count);
+    };
+    for (Range range; (range = take(phase, count, 1)).first < range.last;)
+      work(hands_[thread_].begin(phase, range.first), range.first);
+    Suspicion suspicion(began);
+    wait_until([&] {
+      if (is_over(phase)) return true;
+      Hand::Task rest;
+      if (suspicion.is_grounded(hands_, thread_, phase) && suspicion.take_over(&rest))
+        work(hands_[thread_].go_on(phase, rest), rest.number);
+      return is_over(phase);
+    });
   }
 
  private:
@@ -103,6 +132,16 @@ class Pool {
     for (int spins = 0; !is_met(); spins++) {
       if (spins < kSpins) pause_briefly(); else std::this_thread::yield();
     }
+  }
+
+  bool is_over(uint32_t phase) const { return open_phase_.load(std::memory_order_acquire) != phase; }
+
+  // Count tasks of a phase as done; with the last of them it is over.
+  void count_done(uint32_t phase, int64_t size, int64_t count) {
+    if (num_done_.fetch_add(size, std::memory_order_acq_rel) + size != count) return;
+    num_done_.store(0, std::memory_order_relaxed);
+    for (Part& part : parts_) part.ticket.store((uint64_t)(phase + 1) << 32, std::memory_order_relaxed);
+    open_phase_.store(phase + 1, std::memory_order_release);
   }
 
   // Take the next tasks of a phase, first of this thread's own; none if all are taken or the phase is over.
@@ -167,6 +206,7 @@ class Pool {
 
   const int num_threads_;
   std::vector<Part> parts_;
+  std::vector<Hand> hands_;
   std::vector<std::thread> threads_;
   void (*call_)(void*, int) = nullptr;
   void* context_ = nullptr;

@@ -32,20 +32,22 @@ class StepAttention {
   void run(Pool& pool, AttentionScratch& scratch, const Sequences& batch, const AttentionOperands& operands) {
     Lookahead ahead;
     int64_t count = (int64_t)plan_.pieces.size(), tokens = cache_.tile_tokens();
-    auto walk_of = [&](const Piece& piece) {
+    auto walk_of = [&](const Piece& piece, int64_t first_head) {
       SequenceCache cache = cache_of(batch, operands, piece);
-      return Walk{cache, piece.head, piece.head + piece.heads, piece.begin / tokens / 2 * 2, (piece.end + tokens - 1) / tokens};
+      return Walk{cache, first_head, piece.head + piece.heads, piece.begin / tokens / 2 * 2, (piece.end + tokens - 1) / tokens};
     };
-    pool.each(count, 1, [&](int64_t i) {
+    pool.each_in_steps(count, [&](int64_t i, Turn& turn) {
       const Piece& piece = plan_.pieces[i];
+      int32_t first_head = piece.head + (int32_t)turn.first();
       bool is_read_once = piece.kind != Piece::kChunk;
       if (is_read_once) {
         bool has_next = i + 1 < count && plan_.pieces[i + 1].kind != Piece::kChunk;
-        Walk next = has_next ? walk_of(plan_.pieces[i + 1]) : Walk{};
-        ahead.begin(walk_of(piece), has_next ? &next : nullptr);
+        const Piece& follower = plan_.pieces[has_next ? i + 1 : i];
+        Walk next = walk_of(follower, follower.head);
+        ahead.begin(walk_of(piece, first_head), has_next ? &next : nullptr);
       }
-      for (int32_t head = piece.head; head < piece.head + piece.heads; head++)
-        attend_piece(batch, operands, piece, head, scratch, is_read_once ? &ahead : nullptr);
+      for (int32_t head = first_head; head < piece.head + piece.heads; head++)
+        if (!attend_piece(batch, operands, piece, head, scratch, is_read_once ? &ahead : nullptr, turn)) return;
     });
     if (plan_.first_part.back() > 0)
       pool.each(batch.count, 1, [&](int64_t sequence) { join_parts(batch, operands, sequence); });
@@ -89,11 +91,19 @@ class StepAttention {
     return count;
   }
 
-  void attend_piece(const Sequences& batch, const AttentionOperands& operands, const Piece& piece, int32_t head,
-                    AttentionScratch& scratch, Lookahead* ahead) {
+  // Attend with one head; false if this is no longer this thread's to do.
+  bool attend_piece(const Sequences& batch, const AttentionOperands& operands, const Piece& piece, int32_t head,
+                    AttentionScratch& scratch, Lookahead* ahead, Turn& turn) {
     QueryRow rows[kMostRows];
-    int64_t count = list_rows(batch, operands, piece, head, rows), dim = cache_.padded_dim();
+    int64_t count = list_rows(batch, operands, piece, head, rows);
     attend(cache_of(batch, operands, piece), head, rows, count, has_tiles_, scratch, ahead);
+    return turn.write([&] { write_piece(batch, operands, piece, head, count, scratch); });
+  }
+
+  // Write out what the scratch holds for so many rows: results, or parts that join_parts puts together.
+  void write_piece(const Sequences& batch, const AttentionOperands& operands, const Piece& piece, int32_t head, int64_t count,
+                   const AttentionScratch& scratch) {
+    int64_t dim = cache_.padded_dim();
     for (int64_t r = 0; r < count; r++) {
       int32_t member = (int32_t)(r / group());
       int32_t sequence = sequence_of(piece, member);
