@@ -24,7 +24,7 @@ inline void rms_norm(const float* x, const float* weight, int64_t size, float ep
   float scale = 1.0f / std::sqrt(mean_square(x, size) + eps);
   int64_t i = 0;
   for (; i + kLanes <= size; i += kLanes) store_operands(to + i, load<VF>(x + i) * scale * load<VF>(weight + i));
-  for (; i < size; i++) to[i] = to_operand(x[i] * scale * weight[i]);
+  for (; i < size; i++) put_operand(to + i, x[i] * scale * weight[i]);
 }
 
 // The same in place, in float32, for the norms of single heads.

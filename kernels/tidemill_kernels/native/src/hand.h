@@ -120,7 +120,7 @@ class Suspicion {
 
  private:
   // Longer than steps take that have a core, shorter than what the system gives another program.
-  static constexpr std::chrono::microseconds kPatience{200};
+  static constexpr std::chrono::microseconds kPatience{50};
   static constexpr int kShareOfPhase = 4;
 
   const Clock::time_point began_;

@@ -25,54 +25,30 @@ using Operand = float;
 inline constexpr int kPairSteps = 2;
 #endif
 
-inline VF load_operands(const Operand* from) {
-#if defined(TIDEMILL_BF16)
-  return load_bf16(from);
-#else
-  return load<VF>(from);
-#endif
-}
+inline VF load_operands(const bf16* from) { return load_bf16(from); }
+inline VF load_operands(const float* from) { return load<VF>(from); }
 
-inline void store_operands(Operand* to, VF value) {
-#if defined(TIDEMILL_BF16)
-  store_bf16(to, value);
-#else
-  store(to, value);
-#endif
-}
+inline void store_operands(bf16* to, VF value) { store_bf16(to, value); }
+inline void store_operands(float* to, VF value) { store(to, value); }
 
-inline void store_two_operands(Operand* to, VF a, VF b) {
-#if defined(TIDEMILL_BF16)
-  store_two_bf16(to, a, b);
-#else
+inline void store_two_operands(bf16* to, VF a, VF b) { store_two_bf16(to, a, b); }
+inline void store_two_operands(float* to, VF a, VF b) {
   store(to, a);
   store(to + kLanes, b);
-#endif
 }
 
-inline Operand to_operand(float value) {
-#if defined(TIDEMILL_BF16)
-  return to_bf16(value);
-#else
-  return value;
-#endif
-}
+inline void put_operand(bf16* to, float value) { *to = to_bf16(value); }
+inline void put_operand(float* to, float value) { *to = value; }
 
-inline float from_operand(Operand value) {
-#if defined(TIDEMILL_BF16)
-  return to_float(value);
-#else
-  return value;
-#endif
-}
+inline float from_operand(bf16 value) { return to_float(value); }
+inline float from_operand(float value) { return value; }
 
 // Write `size` floats times a factor.
-inline void store_row_operands(Operand* to, const float* from, int64_t size, float factor = 1.0f) {
-#if defined(TIDEMILL_BF16)
+inline void store_row_operands(bf16* to, const float* from, int64_t size, float factor = 1.0f) {
   store_row_bf16(to, from, size, factor);
-#else
+}
+inline void store_row_operands(float* to, const float* from, int64_t size, float factor = 1.0f) {
   for (int64_t i = 0; i < size; i++) to[i] = from[i] * factor;
-#endif
 }
 
 inline VI splat_four(const void* bytes) {
@@ -177,6 +153,7 @@ inline constexpr int kWholeOffset = 0, kQuadSteps = 2;
 #endif
 
 typedef Whole VW __attribute__((vector_size(kLanes * sizeof(Whole))));
+
 // How large Whole numbers may be for rows of so many inputs: sums of products with signed bytes must fit 32 bits.
 inline int most_whole(int64_t inputs) {
   if (kQuadSteps == 1) return 127;
