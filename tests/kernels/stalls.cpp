@@ -1,9 +1,11 @@
 // Threads of the pool that the system puts aside in the middle of a task, staged: `stalls NAME` ends with 0 if all is well.
+#include <atomic>
 #include <chrono>
 #include <cstdio>
-#include <cstring>
+#include <cstdlib>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "pool.h"
@@ -95,10 +97,9 @@ void taken_over_once() {
   Counts counts(kTasks * kSteps);
   std::atomic<int> num_aside{0};
   pool.run([&](int thread) {
-    phase(pool, thread, counts, [&](int who, int64_t task, int64_t step) {
+    phase(pool, thread, counts, [&](int, int64_t task, int64_t step) {
       if (task == 0 && step == 2 && num_aside++ < 3) sleep_ms(100);
       if (task != 0) while (num_aside == 0) std::this_thread::yield();
-      (void)who;
     }, nothing);
   });
   expect(num_aside.load() == 2, "what was taken over once stays where it is");

@@ -21,12 +21,9 @@ class alignas(64) Hand {
     int64_t number, step;
   };
 
-  // Take a task into the hand, from its first step on.
-  Turn begin(uint32_t phase, int64_t task);
-
-  // The same with what another thread has left. That is done once for a task: a step that is long in itself, not for
-  // want of a core, would else be begun again for ever.
-  Turn go_on(uint32_t phase, Task rest);
+  // Take a task into the hand, or the rest of one that was another thread's. A task is taken over once: a step that is long
+  // in itself, not for want of a core, would else be begun again for ever.
+  Turn take(uint32_t phase, Task task, bool is_taken_over);
 
  private:
   friend class Turn;
@@ -42,6 +39,11 @@ class alignas(64) Hand {
   }
   static Task unpack(uint64_t state) { return {(int64_t)(state >> 24 & kTasks), (int64_t)(state >> 3 & kSteps)}; }
 
+  // Go from one state to another, unless somebody else has left the first meanwhile.
+  static bool move(std::atomic<uint64_t>& hand, uint64_t from, uint64_t to) {
+    return hand.compare_exchange_strong(from, to, std::memory_order_acq_rel, std::memory_order_relaxed);
+  }
+
   std::atomic<uint64_t> state_{kNothing};
 };
 
@@ -55,7 +57,7 @@ class Turn {
   // Write what a step has computed, and say so; or not, if the rest of the task has become another thread's.
   template <typename Write>
   bool write(Write&& write) {
-    if (hand_ != nullptr && !move_to(state_ ^ Hand::kComputing ^ Hand::kWriting)) return false;
+    if (hand_ != nullptr && !Hand::move(*hand_, state_, state_ ^ Hand::kComputing ^ Hand::kWriting)) return false;
     write();
     state_ += Hand::kStep;
     if (hand_ != nullptr) hand_->store(state_, std::memory_order_release);
@@ -63,26 +65,15 @@ class Turn {
   }
 
   // Lay the task down; say whether it was this thread's until now.
-  bool end() { return move_to(Hand::kNothing); }
+  bool end() { return Hand::move(*hand_, state_, Hand::kNothing); }
 
  private:
-  bool move_to(uint64_t next) {
-    uint64_t expected = state_;
-    return hand_->compare_exchange_strong(expected, next, std::memory_order_acq_rel, std::memory_order_relaxed);
-  }
-
   std::atomic<uint64_t>* hand_;  // null where a thread is alone
   uint64_t state_;
 };
 
-inline Turn Hand::begin(uint32_t phase, int64_t task) {
-  uint64_t state = pack(phase, {task, 0});
-  state_.store(state, std::memory_order_release);
-  return {&state_, state};
-}
-
-inline Turn Hand::go_on(uint32_t phase, Task rest) {
-  uint64_t state = pack(phase, rest) | kTakenOver;
+inline Turn Hand::take(uint32_t phase, Task task, bool is_taken_over) {
+  uint64_t state = pack(phase, task) | (is_taken_over ? kTakenOver : 0);
   state_.store(state, std::memory_order_release);
   return {&state_, state};
 }
@@ -114,8 +105,7 @@ class Suspicion {
   // Take the rest of its task away from it, unless it has gone on.
   bool take_over(Hand::Task* rest) {
     *rest = Hand::unpack(state_);
-    uint64_t expected = state_;
-    return hand_->compare_exchange_strong(expected, Hand::kNothing, std::memory_order_acq_rel, std::memory_order_relaxed);
+    return Hand::move(*hand_, state_, Hand::kNothing);
   }
 
  private:

@@ -8,7 +8,6 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <thread>
 #include <type_traits>
@@ -100,18 +99,18 @@ class Pool {
     }
     const uint32_t phase = phase_++;
     const auto began = Suspicion::Clock::now();
-    auto work = [&](Turn turn, int64_t task) {
-      body(task, turn);
+    auto work = [&](Hand::Task task, bool is_taken_over) {
+      Turn turn = hands_[thread_].take(phase, task, is_taken_over);
+      body(task.number, turn);
       if (turn.end()) count_done(phase, 1, count);
     };
     for (Range range; (range = take(phase, count, 1)).first < range.last;)
-      work(hands_[thread_].begin(phase, range.first), range.first);
+      work({range.first, 0}, false);
     Suspicion suspicion(began);
     wait_until([&] {
-      if (is_over(phase)) return true;
       Hand::Task rest;
-      if (suspicion.is_grounded(hands_, thread_, phase) && suspicion.take_over(&rest))
-        work(hands_[thread_].go_on(phase, rest), rest.number);
+      bool is_mine = !is_over(phase) && suspicion.is_grounded(hands_, thread_, phase) && suspicion.take_over(&rest);
+      if (is_mine) work(rest, true);
       return is_over(phase);
     });
   }

@@ -32,21 +32,19 @@ class StepAttention {
   void run(Pool& pool, AttentionScratch& scratch, const Sequences& batch, const AttentionOperands& operands) {
     Lookahead ahead;
     int64_t count = (int64_t)plan_.pieces.size(), tokens = cache_.tile_tokens();
-    auto walk_of = [&](const Piece& piece, int64_t first_head) {
+    auto walk_of = [&](const Piece& piece, int64_t heads_done) {
       SequenceCache cache = cache_of(batch, operands, piece);
-      return Walk{cache, first_head, piece.head + piece.heads, piece.begin / tokens / 2 * 2, (piece.end + tokens - 1) / tokens};
+      return Walk{cache, piece.head + heads_done, piece.head + piece.heads, piece.begin / tokens / 2 * 2, (piece.end + tokens - 1) / tokens};
     };
     pool.each_in_steps(count, [&](int64_t i, Turn& turn) {
       const Piece& piece = plan_.pieces[i];
-      int32_t first_head = piece.head + (int32_t)turn.first();
       bool is_read_once = piece.kind != Piece::kChunk;
       if (is_read_once) {
         bool has_next = i + 1 < count && plan_.pieces[i + 1].kind != Piece::kChunk;
-        const Piece& follower = plan_.pieces[has_next ? i + 1 : i];
-        Walk next = walk_of(follower, follower.head);
-        ahead.begin(walk_of(piece, first_head), has_next ? &next : nullptr);
+        Walk next = has_next ? walk_of(plan_.pieces[i + 1], 0) : Walk{};
+        ahead.begin(walk_of(piece, turn.first()), has_next ? &next : nullptr);
       }
-      for (int32_t head = first_head; head < piece.head + piece.heads; head++)
+      for (int32_t head = piece.head + (int32_t)turn.first(); head < piece.head + piece.heads; head++)
         if (!attend_piece(batch, operands, piece, head, scratch, is_read_once ? &ahead : nullptr, turn)) return;
     });
     if (plan_.first_part.back() > 0)
